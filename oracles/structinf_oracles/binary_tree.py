@@ -173,7 +173,7 @@ class BinaryTree(HypergraphProgram):
                 f"to {others[1] - 1}; score more labels or change the rules"
             )
         if "lengths" in self.bound:
-            check_lengths(self._lengths(theta), 1, n, f"n = {n} words")
+            check_lengths(self._lengths(theta), 1, n, f"n = {n} words", has_empty=True)
         without = self.hypergraph(theta).goals < 0
         # Nothing waits for a GPU if every number of words in question has a tree.
         if without[1:].any() if "lengths" in self.bound else without[n]:

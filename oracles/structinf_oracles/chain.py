@@ -161,7 +161,7 @@ class Chain(HypergraphProgram):
                 + (f"; {_STEPS_SHARED_BY_ALL}" if _shares_transition(theta) else "")
             )
         if "lengths" in self.bound:
-            check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} tokens")
+            check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} tokens", has_empty=True)
 
     def valid_parts(self, theta: Parts) -> Parts | None:
         unary, _ = common_form(theta)

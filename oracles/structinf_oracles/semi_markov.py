@@ -150,7 +150,7 @@ class SemiMarkov(HypergraphProgram):
                 f"{' and '.join(map(str, shapes))} after the batch dimensions"
             )
         if "lengths" in self.bound:
-            check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} steps")
+            check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} steps", has_empty=True)
 
     def valid_parts(self, theta: Parts) -> Parts:
         """Mask the segments that start at step 0 or later and end within the length."""

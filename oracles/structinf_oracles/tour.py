@@ -109,7 +109,7 @@ class Tour(SolverOracle, Restrictable, Enumerable):
                 "batch dimensions"
             )
         if "lengths" in self.bound:
-            check_lengths(self.bound["lengths"], min(n, 1), n, f"n = {n} nodes")
+            check_lengths(self.bound["lengths"], min(n, 1), n, f"n = {n} nodes", has_empty=True)
 
     def valid_parts(self, theta: Tensor) -> Tensor:
         """Mask the arcs between different nodes in use."""

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls.problem import Problem
+from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
 from ..calls.resolution import prepare
 from ..compile.public_call import public_call
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import pack_like
 from ..shapes import Float
@@ -77,6 +77,7 @@ def expect(
     *,
     inputs: Tensor | Sequence[Tensor] = (),
     generator: torch.Generator | None = None,
+    on_infeasible: OnInfeasible = "raise",
     **options: Any,
 ) -> Float[Tensor, "*batch"]:
     """Estimate E[f(Y)] over random structures Y, differentiably in θ and in the parameters of f.
@@ -120,6 +121,9 @@ def expect(
         each structure's instance.
     generator : torch.Generator, optional
         The only random generator of estimators that sample, on θ's device. By default torch's global generator.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return 0 for the instance,
+        with gradient 0. f then gets no structure of the instance. Transition systems accept "raise" only.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle or an estimator given by
         name.
@@ -131,6 +135,8 @@ def expect(
 
     Raises
     ------
+    InfeasibleError
+        If an instance has no structure of finite score, with ``on_infeasible="raise"``.
     UnsupportedError
         If the oracle lacks an ability required by the estimator. This TypeError lists the supported estimators.
     InvalidInputError
@@ -159,33 +165,42 @@ def expect(
     if not isinstance(inputs, Tensor | list | tuple):
         raise TypeError(f"inputs must be a tensor, or a list or tuple of tensors, got {type(inputs).__name__}")
     check_generator(generator)
+    check_on_infeasible(on_infeasible)
     if isinstance(oracle, TransitionSystem):
+        if on_infeasible != "raise":
+            raise UnsupportedError(
+                'on_infeasible="zero" does not work for transition systems: a state without an allowed action is an '
+                "error of the system; leave out the option"
+            )
         rows = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
         chosen = get_estimator(estimator, **options)
         _check_state(chosen, estimator)
         return chosen.expect_sequences(f, oracle, theta, rows, generator)
-    found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
+    found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options, on_infeasible)
     _check_state(found, estimator)
     rows = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    if problem.solved is None:
-        return problem.restore(found(f, problem, rows, generator))
-    return _with_empty_instances(found, f, problem, rows, generator)
+
+    def estimate(problem: Problem) -> Tensor:
+        if problem.solved is None:
+            return problem.restore(found(f, problem, rows, generator))
+        return _with_left_out_instances(found, f, problem, rows, generator)
+
+    return problem.solve_feasible(estimate, generator=generator, draws=True)
 
 
-def _with_empty_instances(
+def _with_left_out_instances(
     found: Estimator,
     f: Callable[..., Tensor],
     problem: Problem,
     inputs: Sequence[Tensor],
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Return the estimates of a problem with empty instances; f of an empty instance is f at no parts."""
+    """Return the estimates of a problem with empty instances, where f is f at no parts, and infeasible ones, with 0."""
     assert problem.solved is not None
     rows = [flat_rows(x, f"inputs[{i}]", problem.batch_shape) for i, x in enumerate(inputs)]
     solved, empty = problem.solved.index, problem.solved.empty
     rest = dataclasses.replace(problem, batch_shape=solved.shape, solved=None)
-    with problem.numbering():
-        estimates = found(f, rest, tuple(problem.select(x) for x in rows), generator)
+    estimates = found(f, rest, tuple(problem.select(x) for x in rows), generator)
     zeros = [
         torch.zeros(1, len(empty), *event, dtype=dtype, device=empty.device)
         for event, dtype in zip(problem.event_shapes, problem.dtypes, strict=True)

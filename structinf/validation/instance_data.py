@@ -79,7 +79,9 @@ def list_instances(indices: Sequence[int]) -> str:
     return f"batch index {first} and also {', '.join(shown)}"
 
 
-def check_lengths(lengths: Tensor, low: int, high: int, padding: str, of_empty: str = "") -> None:
+def check_lengths(
+    lengths: Tensor, low: int, high: int, padding: str, of_empty: str = "", *, has_empty: bool = False
+) -> None:
     """Raise InvalidInputError unless ``low <= lengths <= high`` everywhere.
 
     ``padding`` describes the counted dimension: ``"T = 7 steps"``.
@@ -96,6 +98,8 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str, of_empty: 
         The counted dimension with its size, for the message.
     of_empty : str
         A clause that says why a length of 0 is refused, for the message.
+    has_empty : bool
+        Whether public calls take a length of 0 (``Oracle.has_empty_structure``), which the message then names.
     """
     if lengths.numel() == 0 or skips_checks(lengths):
         return
@@ -104,10 +108,12 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str, of_empty: 
     if least < low or largest > high:
         wrong = (lengths < low) | (lengths > high)
         index = int(wrong.nonzero()[0, 0])
+        is_empty = int(lengths[index]) == 0
+        if has_empty and is_empty:
+            of_empty = "methods of oracles take no empty instances, but structinf.relax and other public calls do"
         raise InvalidInputError(
-            f"lengths must lie between {low} and {high} ({padding}), "
-            f"got {lengths[index].tolist()} at batch index {index}"
-            + (f"; {of_empty}" if of_empty and int(lengths[index]) == 0 else "")
+            f"lengths must lie between {0 if has_empty and not is_empty else low} and {high} ({padding}), "
+            f"got {lengths[index].tolist()} at batch index {index}" + (f"; {of_empty}" if of_empty and is_empty else "")
         )
 
 

@@ -86,15 +86,15 @@ def test_each_instance_has_its_own_solution(example: Example, relaxation: si.Rel
 
 def test_the_option_is_named_only_where_it_exists():
     theta = torch.full((1, 3), -torch.inf)
-    with pytest.raises(si.InfeasibleError, match=r'; on_infeasible="zero" leaves out such instances$'):
-        si.relax(theta, "categorical", "map")
     for call in (
-        lambda: si.get_oracle("categorical").argmax(theta),
+        lambda: si.relax(theta, "categorical", "map"),
         lambda: si.expect(lambda y: y.sum(1), theta, "categorical", "exact"),
     ):
-        with pytest.raises(si.InfeasibleError) as error:
+        with pytest.raises(si.InfeasibleError, match=r'; on_infeasible="zero" leaves out such instances$'):
             call()
-        assert "on_infeasible" not in str(error.value)
+    with pytest.raises(si.InfeasibleError) as error:
+        si.get_oracle("categorical").argmax(theta)
+    assert "on_infeasible" not in str(error.value)
 
 
 @pytest.mark.matrix
@@ -312,3 +312,49 @@ def test_errors_name_instances_of_the_whole_batch():
     assert si.relax(theta[:3], Failing(), "map", on_infeasible="zero").tolist() == [[0.0], [1.0], [0.0]]
     with pytest.raises(si.SolverLimitError, match=r"its index is \(1, 1\)"):
         si.relax(theta.view(2, 2, 1), Failing(), "map", on_infeasible="zero")
+
+
+@pytest.mark.parametrize("estimator", ["exact", "score_function", "sparsemax", "sparsemap", "perturbed", "muprop"])
+def test_expectations_of_infeasible_instances_are_0(estimator: str) -> None:
+    theta = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    theta[INFEASIBLE] = -torch.inf
+    theta.requires_grad_()
+    cost = torch.tensor([3.0, 1.0, 2.0, 0.5], dtype=torch.float64)
+    inputs, seen = torch.arange(3.0), []
+
+    def f(y: Tensor, row: Tensor) -> Tensor:
+        seen.append(row.tolist())
+        return y @ cost
+
+    def estimate(scores: Tensor, rows: Tensor, **options: Any) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return si.expect(f, scores, "categorical", estimator, inputs=rows, generator=generator, **options)
+
+    found = estimate(theta, inputs, on_infeasible="zero")
+    assert found[INFEASIBLE] == 0
+    assert all(INFEASIBLE not in rows for rows in seen)
+    (gradient,) = torch.autograd.grad(found.sum(), theta)
+    assert not gradient[INFEASIBLE].any()
+    rest = [b for b in range(3) if b != INFEASIBLE]
+    own = theta.detach()[rest].requires_grad_()
+    expected = estimate(own, inputs[rest])
+    torch.testing.assert_close(found[rest], expected)
+    torch.testing.assert_close(gradient[rest], torch.autograd.grad(expected.sum(), own)[0])
+    with pytest.raises(si.InfeasibleError, match='on_infeasible="zero"') as error:
+        estimate(theta, inputs)
+    assert error.value.batch_index == INFEASIBLE
+
+
+def test_expectations_of_empty_and_infeasible_instances() -> None:
+    unary = torch.zeros(3, 2, 2)
+    unary[1] = -torch.inf
+    found = si.expect(
+        lambda y: 1 + y[0].sum((1, 2)), (unary, torch.zeros(2, 2)), "chain", lengths=[2, 2, 0], on_infeasible="zero"
+    )
+    assert found.tolist() == [3, 0, 1]
+    nothing = si.expect(lambda y: y.sum(1), torch.full((2, 3), -torch.inf), "categorical", on_infeasible="zero")
+    assert nothing.tolist() == [0, 0]
+    with pytest.raises(si.UnsupportedError, match="does not work for transition systems"):
+        si.expect(lambda y: y, torch.zeros(1, 3), si.transitions.BitsInOrder(), on_infeasible="zero")
+    with pytest.raises(si.InvalidInputError, match="on_infeasible"):
+        si.expect(lambda y: y.sum(1), torch.zeros(2, 3), "categorical", on_infeasible="skip")  # type: ignore[arg-type]

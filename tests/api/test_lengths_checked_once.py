@@ -56,7 +56,7 @@ def test_changed_lengths_of_a_user_do_not_reach_an_oracle():
     lengths.fill_(10**7)
     again: Any = oracle.argmax(torch.zeros(2, 4, 4))
     assert torch.equal(again, y)
-    with pytest.raises(si.InvalidInputError, match="lengths must lie between 1 and 3"):
+    with pytest.raises(si.InvalidInputError, match="lengths must lie between 0 and 3"):
         oracle.bind(lengths=lengths).argmax(torch.zeros(2, 4, 4))
 
 

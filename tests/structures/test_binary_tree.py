@@ -232,7 +232,7 @@ def test_shapes_that_do_not_fit():
         ):
             BinaryTree(labelled=labelled).validate(torch.zeros(2, *shape))
     for length in (0, 4):
-        with pytest.raises(InvalidInputError, match=r"between 1 and 3 \(n = 3 words\)"):
+        with pytest.raises(InvalidInputError, match=r"between [01] and 3 \(n = 3 words\)"):
             BinaryTree().bind(lengths=torch.tensor([2, length])).validate(torch.zeros(2, 3, 3))
     with pytest.raises(InvalidInputError, match="rules or roots with label 2, but theta scores only the labels 0 to 1"):
         BinaryTree(labelled=True, rules=GRAMMAR).validate(torch.zeros(1, 3, 3, 2))

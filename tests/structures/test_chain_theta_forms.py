@@ -190,5 +190,5 @@ def test_shapes_that_do_not_fit(shapes):
 
 @pytest.mark.parametrize("lengths", [[4, 0, 3], [4, 1, 5], [4, 1, -2]])
 def test_lengths_out_of_range(lengths):
-    with pytest.raises(InvalidInputError, match=r"between 1 and 4 \(T = 4 tokens\)"):
+    with pytest.raises(InvalidInputError, match=r"between [01] and 4 \(T = 4 tokens\)"):
         bound(lengths).validate(potentials("shared"))

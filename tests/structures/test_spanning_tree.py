@@ -279,9 +279,9 @@ def test_bad_shapes_and_lengths():
         with pytest.raises(InvalidInputError, match="n >= 1 nodes"):
             si.relax(torch.zeros(shape), "spanning_tree", "map")
     for lengths in ([1, 0], [4, 1]):
-        with pytest.raises(InvalidInputError, match="between 1 and 3"):
+        with pytest.raises(InvalidInputError, match=r"between [01] and 3"):
             SpanningTree().bind(lengths=lengths).argmax(torch.zeros(2, 3, 3))
-    with pytest.raises(InvalidInputError, match="between 1 and 3"):
+    with pytest.raises(InvalidInputError, match="between 0 and 3"):
         si.relax(torch.zeros(2, 3, 3), "spanning_tree", "map", lengths=[4, 1])
     triangle = SpanningTree(TRIANGLE)
     with pytest.raises(InvalidInputError, match="the graph's 3 edges"):

@@ -29,7 +29,7 @@ def check_arcs(oracle: Oracle, theta: Tensor, *, labelled: bool = False) -> None
             f"words; got {tuple(theta.shape[1:])} after the batch dimension"
         )
     if "lengths" in oracle.bound:
-        check_lengths(oracle.bound["lengths"], 1, size - 1, _words(size - 1))
+        check_lengths(oracle.bound["lengths"], 1, size - 1, _words(size - 1), has_empty=True)
 
 
 def lengths_in_use(oracle: Oracle, theta: Tensor) -> Int[Tensor, " batch"]:

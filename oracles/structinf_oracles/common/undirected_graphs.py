@@ -157,7 +157,13 @@ class ScoredEdges(Oracle):
                 "after the batch dimensions"
             )
         elif "lengths" in self.bound:
-            check_lengths(self.bound["lengths"], self.min_nodes, theta.shape[1], f"n = {theta.shape[1]} nodes")
+            check_lengths(
+                self.bound["lengths"],
+                self.min_nodes,
+                theta.shape[1],
+                f"n = {theta.shape[1]} nodes",
+                has_empty=self.has_empty_structure,
+            )
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
         """Mask the pairs i < j of nodes in use."""
