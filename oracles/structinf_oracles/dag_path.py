@@ -128,7 +128,8 @@ class DagPath(HypergraphProgram):
         if theta.shape[1] != len(self.graph.ends):
             raise InvalidInputError(
                 f"theta: dag_path takes a score for each of the graph's {len(self.graph.ends)} edges, shape "
-                f"(..., {len(self.graph.ends)}); got {theta.shape[1]} after the batch dimensions"
+                f"(..., {len(self.graph.ends)}); got {theta.shape[1]} after the batch dimensions (for different graphs "
+                "in a batch, pass graph=structinf.GraphBatch.of(graphs))"
             )
 
     # -- labels ----------------------------------------------------------------------------

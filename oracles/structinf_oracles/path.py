@@ -211,7 +211,8 @@ class Path(ShortestPath):
         if theta.shape[1] != count:
             raise InvalidInputError(
                 f"theta: path takes a score for each of the graph's {count} {self.scores}, shape (..., {count}); "
-                f"got {theta.shape[1]} after the batch dimensions"
+                f"got {theta.shape[1]} after the batch dimensions (for different graphs in a batch, pass "
+                "graph=structinf.GraphBatch.of(graphs))"
             )
         if self.source is None:
             self.checked_ends(theta)
