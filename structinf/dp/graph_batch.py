@@ -24,7 +24,10 @@ G = TypeVar("G", bound=Graph)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphBatch:
-    """Graphs of the instances of a batch, as the option ``graph`` of ``dag_path`` and ``path``.
+    """Different graphs of the instances of a batch.
+
+    A batch of graphs is the option ``graph`` of ``dag_path`` and ``path``. For oracles with scores of all pairs of
+    nodes, such as ``spanning_tree`` and ``matching``, :meth:`to_matrices` makes scores of pairs.
 
     Scores have one row for each graph, (G, E), padded to the largest number of edges E. :meth:`pad` makes such rows
     from the scores of all edges one after another, and :meth:`unpad` is its inverse.
@@ -261,6 +264,65 @@ class GraphBatch:
         """
         self._check("rows", rows, (len(self), self.most_edges))
         return rows.flatten(0, 1).index_select(0, self._positions(rows))
+
+    def to_matrices(self, scores: Tensor) -> Tensor:
+        """Return the scores of all edges, (ΣE,), as scores of the pairs of nodes, (G, N, N), −inf without an edge.
+
+        N is the largest number of nodes. Pass ``lengths=``:attr:`lengths` with the result. An edge from i to j has the
+        entry [i, j]. Undirected edges have the entry above the diagonal.
+
+        Parameters
+        ----------
+        scores : (ΣE,) Tensor
+            A number for each edge, one graph after another.
+
+        Raises
+        ------
+        InvalidInputError
+            If several edges join the same nodes, or an undirected edge joins a node to itself.
+        """
+        self._check("scores", scores, (len(self.edges),))
+        if scores.ndim != 1:
+            raise InvalidInputError(f"scores must be a number for each edge, got shape {tuple(scores.shape)}")
+        size = int(self.node_counts.max())
+        filled = scores.new_full((len(self) * size * size,), -torch.inf)
+        positions = torch.tensor(self._entries, device=scores.device)
+        return filled.index_copy(0, positions, scores).view(len(self), size, size)
+
+    def from_matrices(self, matrices: Tensor) -> Tensor:
+        """Return the numbers of all edges, (ΣE,), from matrices of pairs of nodes, (G, N, N).
+
+        Parameters
+        ----------
+        matrices : (G, N, N) Tensor
+            A matrix for each graph, such as a mean.
+        """
+        size = int(self.node_counts.max())
+        self._check("matrices", matrices, (len(self), size, size))
+        return matrices.flatten().index_select(0, torch.tensor(self._entries, device=matrices.device))
+
+    @property
+    def lengths(self) -> Tensor:
+        """The number of nodes of each graph, (G,) int64, as instance data of oracles with scores of pairs."""
+        return torch.tensor(self.node_counts, device="cpu")
+
+    @cached_property
+    def _entries(self) -> Int[np.ndarray, " edges"]:
+        """The position of each edge in the flattened matrices of all graphs."""
+        size = int(self.node_counts.max())
+        start, end = (self.edges if self.directed else np.sort(self.edges, 1)).T
+        entries = (self.graph_of_edge * size + start) * size + end
+        _, first = np.unique(entries, return_index=True)
+        repeated = np.ones(len(entries), np.bool_)
+        repeated[first] = False
+        for wrong, what in ((repeated, "parallel edges join"), ((start == end) & (not self.directed), "a loop joins")):
+            if wrong.any():
+                edge = int(np.flatnonzero(wrong)[0])
+                raise InvalidInputError(
+                    f"{what} nodes {start[edge]} and {end[edge]} of graph {self.graph_of_edge[edge]}, but a matrix has "
+                    "one entry for each pair of different nodes; merge the edges"
+                )
+        return entries
 
     def _positions(self, like: Tensor) -> Tensor:
         return torch.from_numpy(self.graph_of_edge * self.most_edges + self.place_of_edge).to(like.device)

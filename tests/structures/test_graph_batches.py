@@ -202,6 +202,58 @@ def test_wrong_data() -> None:
         assert torch.equal(zero[rest], si.relax(theta[rest], oracle, relaxation, graph_index=rest))
 
 
+# ----------------------------------------------------------------------------- scores of pairs
+
+
+@pytest.mark.parametrize("oracle", ["spanning_tree", "matching"])
+@pytest.mark.parametrize("relaxation", ["map", "marginals"])
+def test_undirected_graphs_as_matrices(oracle: str, relaxation: str) -> None:
+    if (oracle, relaxation) == ("matching", "marginals"):
+        return  # not supported
+    rng = np.random.default_rng(0)
+    graphs = []
+    for n in (3, 6, 4, 6):
+        pairs = {(i, i + 1) for i in range(n - 1)} | {tuple(sorted(rng.permutation(n)[:2].tolist())) for _ in range(5)}
+        graphs.append(np.array(sorted(pairs)))
+    batch = si.GraphBatch.of(graphs, directed=False)
+    options: dict[str, Any] = {"perfect": False} if oracle == "matching" else {}
+    edge_scores = torch.randn(len(batch.edges), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    edge_scores.requires_grad_()
+    theta = batch.to_matrices(edge_scores)
+    mean = si.relax(theta, oracle, relaxation, lengths=batch.lengths, **options)
+    found = batch.from_matrices(mean)
+    if mean.requires_grad:
+        (gradient,) = torch.autograd.grad(found.square().sum(), edge_scores)
+        assert gradient.isfinite().all()
+    for graph, own, y in zip(
+        graphs, edge_scores.split(batch.edge_counts.tolist()), found.split(batch.edge_counts.tolist()), strict=True
+    ):
+        alone = si.relax(own, oracle, relaxation, edges=graph, **options)
+        torch.testing.assert_close(y, alone, atol=1e-12, rtol=0)
+
+
+def test_directed_graphs_as_matrices() -> None:
+    batch = si.GraphBatch.of([np.array([[0, 1], [0, 2], [2, 1]]), np.array([[0, 1]])])
+    theta = batch.to_matrices(torch.tensor([1.0, 1.0, 2.0, 0.5]))
+    assert theta.shape == (2, 3, 3)
+    heads = si.decode(si.relax(theta, "arborescence", "map", lengths=batch.lengths - 1), "arborescence", lengths=[2, 1])
+    assert heads.tolist() == [[2, 0], [0, -1]]
+
+
+def test_edges_without_a_matrix() -> None:
+    for edges, message in (
+        ([[0, 1], [1, 0]], "parallel edges join nodes 0 and 1 of graph 0"),
+        ([[1, 1]], "a loop joins"),
+    ):
+        batch = si.GraphBatch.of([np.array(edges)], directed=False)
+        with pytest.raises(InvalidInputError, match=message):
+            batch.to_matrices(torch.zeros(len(edges)))
+    with pytest.raises(InvalidInputError, match="a number for each edge"):
+        BATCH.to_matrices(torch.zeros(len(BATCH.edges), 2))
+    with pytest.raises(InvalidInputError, match="matrices must be a tensor of shape"):
+        BATCH.from_matrices(torch.zeros(2, 3, 3))
+
+
 # ----------------------------------------------------------------------------- graphs with cycles
 
 
