@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from .functional.soft_rank import soft_rank, soft_sort
     from .functional.tag_scheme import TagScheme
     from .functional.temperature_schedule import TemperatureSchedule
+    from .functional.token_mask import TokenMask
     from .layers import Layer
     from .losses import (
         ConeLoss,
@@ -181,6 +182,7 @@ __all__ = [
     "Support",
     "TagScheme",
     "TemperatureSchedule",
+    "TokenMask",
     "TopK",
     "TransitionSystem",
     "TransportPolytope",
@@ -278,6 +280,7 @@ _NAMES_BY_MODULE = {
     ".functional.soft_rank": "soft_rank soft_sort",
     ".functional.tag_scheme": "TagScheme",
     ".functional.temperature_schedule": "TemperatureSchedule",
+    ".functional.token_mask": "TokenMask",
     ".layers": "Layer",
     ".losses": (
         "ConeLoss ContrastiveLoss FenchelYoungLoss ImitationLoss PerturbationGradientLoss RankingLoss RelaxedLoss "

@@ -757,7 +757,9 @@ MASK = "mask whose true positions come first are mask.sum(-1)"
 
 def mask_hint(name: str, known: Iterable[str]) -> str:
     """Return a clause that converts a mask to lengths if ``name`` contains "mask", else an empty string."""
-    return f"; lengths of a {MASK}" if "mask" in name.lower() and "lengths" in known else ""
+    if "mask" not in name.lower() or "lengths" not in known:
+        return ""
+    return f"; lengths of a {MASK}, or, for masks with holes, structinf.TokenMask(mask) moves the tokens together"
 
 
 @contextlib.contextmanager

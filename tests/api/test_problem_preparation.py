@@ -230,7 +230,7 @@ def test_masks_are_told_their_lengths():
         CRF(chain(2), TAGS, lengths=mask)
     for call in (CRF, lambda theta, y, **mask: si.relax(theta, "chain", **mask)):
         for name in ("mask", "attention_mask"):
-            with pytest.raises(TypeError, match=rf"'{name}' .*lengths.*; .*mask.sum\(-1\)$"):
+            with pytest.raises(TypeError, match=rf"'{name}' .*lengths.*; .*mask.sum\(-1\), or, .*TokenMask"):
                 call(chain(2), TAGS, **{name: mask})
     with pytest.raises(TypeError, match="'mask'") as error:
         si.relax(torch.zeros(3), "categorical", mask=mask)
