@@ -31,6 +31,7 @@ def number(value: float, *, grad: bool = True) -> Tensor:
     return torch.tensor(value, dtype=torch.float64, requires_grad=grad)
 
 
+@pytest.mark.matrix
 @cases
 def test_values_and_gradients(case: str) -> None:
     (relaxation, oracle), (shape, options) = case.split(), CASES[case]

@@ -33,6 +33,7 @@ def listed(weights: Any, capacity: Any) -> Tensor:
     return torch.tensor(every[(every @ rows.T <= limits).all(1)], dtype=torch.float64)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("relaxation", ["map", "marginals", "smoothed"])
 @pytest.mark.parametrize("shared", [False, True])
