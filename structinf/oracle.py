@@ -166,6 +166,15 @@ class Oracle(abc.ABC):
         return None
 
     @property
+    def is_exact(self) -> bool:
+        """Whether ``argmax`` returns a structure of highest score, as its law says; True by default.
+
+        False for oracles that answer from a pool of structures. A loss then treats a gold structure that scores higher
+        than the answer as the best structure.
+        """
+        return True
+
+    @property
     def always_feasible(self) -> bool:
         """Whether every pattern of −inf parts leaves a structure of finite score, so no instance is infeasible."""
         return False

@@ -28,6 +28,13 @@ class _WithConstantTerm(Oracle):
     has_term: bool
     _ndims: int | tuple[int, ...]
 
+    def resolve_event_ndim(self, theta: AnyParts) -> tuple[int, ...]:
+        if self.has_term and len(as_tuple(theta)) == len(_ndims(self._ndims)) - 1:
+            raise InvalidInputError(
+                f"theta: {self.label()} with h needs the weight of h besides the scores; pass oracle.scores(theta)"
+            )
+        return super().resolve_event_ndim(theta)
+
     @property
     def event_ndim(self) -> int | tuple[int, ...]:  # type: ignore[override]
         return self._ndims
@@ -162,6 +169,10 @@ class Affine(_WithConstantTerm):
     def __repr__(self) -> str:
         g = "" if self._rows is None else f", g=a matrix {tuple(self._rows.shape)}"
         return f"Affine({self.oracle!r}{g}{', h=...' if self.has_term else ''})"
+
+    @property
+    def is_exact(self) -> bool:
+        return self.oracle.is_exact
 
     @property
     def instance_ndim(self) -> Mapping[str, int]:  # type: ignore[override]
@@ -302,6 +313,8 @@ def _matrix(name: str, t: Any) -> Tensor:
         t = t if isinstance(t, Tensor) else as_tensor(t)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} must be a tensor of numbers, got {type(t).__name__}") from error
+    if t.requires_grad:
+        raise InvalidInputError(f"{name} is a constant without a gradient, but it requires grad; pass {name}.detach()")
     if t.is_complex():
         raise InvalidInputError(f"{name} must hold real numbers, got {t.dtype}")
     t = t.detach().cpu().double()

@@ -151,6 +151,10 @@ class Pooled(Wrapper):
         )
 
     @property
+    def is_exact(self) -> bool:
+        return self.solve_ratio == 1 and self.oracle.is_exact
+
+    @property
     def instance_ndim(self) -> Mapping[str, int]:
         return {**self.oracle.instance_ndim, "example": 0}
 

@@ -79,6 +79,10 @@ class Wrapper(Oracle):
         return self.oracle.known_set
 
     @property
+    def is_exact(self) -> bool:
+        return self.oracle.is_exact
+
+    @property
     def always_feasible(self) -> bool:
         return self.oracle.always_feasible
 

@@ -212,6 +212,8 @@ class FenchelYoungLoss(StructuredLoss):
         losses = conjugate + omega - gold_score
         if relaxation.value_may_miss_maximum:
             return losses
+        if not oracle.is_exact:
+            return losses.clamp(min=0)
         if gold_score.is_cpu and not bool((losses.detach() < 0).any()):
             return losses
         check = functools.partial(_check_losses, oracle, losses, (conjugate, omega, gold_score), dtype)

@@ -87,7 +87,8 @@ class SPOPlusLoss(DecisionLoss):
             y = _best_with_additional_parts(oracle, tilted)
         else:
             y = best_structure(oracle, tilted)
-        return without_negative_rounding(oracle.score(tilted, map_parts(torch.sub, y, best_structure(oracle, true))))
+        losses = oracle.score(tilted, map_parts(torch.sub, y, best_structure(oracle, true)))
+        return without_negative_rounding(losses) if oracle.is_exact else losses.clamp(min=0)
 
 
 def _best_with_additional_parts(oracle: Oracle, theta: Parts) -> Parts:

@@ -220,6 +220,7 @@ def test_wrong_input():
         (lambda: si.Affine("subset", G, H[:3], k=2), InvalidInputError, "g must be a matrix with a column for each"),
         (lambda: si.Affine("subset", G * torch.nan, k=2), InvalidInputError, "g must be finite"),
         (lambda: si.Affine("subset", h=torch.tensor([INF]), k=1), InvalidInputError, "h must be finite"),
+        (lambda: si.Affine("subset", G.clone().requires_grad_(), k=2), InvalidInputError, "g is a constant"),
         (lambda: si.Affine("subset", "G", k=2), InvalidInputError, "g must be a tensor of numbers"),
         (lambda: si.Affine("subset", G + 0j, k=2), InvalidInputError, "g must hold real numbers"),
         (lambda: si.Affine("path", G, graph=[(0, 1)], source=0, target=1), UnsupportedError, "scores of at most 0"),
@@ -231,6 +232,8 @@ def test_wrong_input():
     oracle = si.Affine("subset", G, k=2)
     with pytest.raises(InvalidInputError, match=r"affine needs scores of shape \[\(3,\)\]"):
         si.relax(scores(parts=4), oracle, "map")
+    with pytest.raises(InvalidInputError, match=r"needs the weight of h besides the scores; pass oracle.scores"):
+        si.relax(scores(), ORACLES["dense"], "map")
     with pytest.raises(InvalidInputError, match="y must hold structures of shape"):
         oracle.image(torch.zeros(2, 4))
     with pytest.raises(UnsupportedError, match="lacks the ability GibbsOracle"):

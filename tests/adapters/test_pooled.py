@@ -173,6 +173,18 @@ def test_state():
     assert shared._memory is oracle._memory
 
 
+def test_a_gold_structure_outside_the_pool_costs_nothing():
+    theta = torch.tensor([[3.0, 2.0, 0.0], [0.0, 1.0, 2.0]], requires_grad=True)
+    oracle = si.pooled("categorical", solve_ratio=0.0)
+    oracle.add(torch.eye(3)[1:])
+    assert not oracle.is_exact
+    losses = si.FenchelYoungLoss(oracle, "map", reduction="none")(theta, torch.tensor([0, 1]))
+    assert losses.tolist() == [0.0, 1.0]
+    losses.sum().backward()
+    assert theta.grad.tolist() == [[0, 0, 0], [0, -1, 1]]
+    assert si.pooled("categorical", solve_ratio=1).is_exact
+
+
 def test_training_with_noise_and_losses():
     theta = scores(16, seed=3).requires_grad_()
     oracle = si.pooled("subset", k=2)
