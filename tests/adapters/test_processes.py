@@ -87,6 +87,7 @@ def test_results_are_those_of_the_oracle():
     assert bool(leaf.grad.any())
 
 
+@pytest.mark.full
 def test_laws():
     oracle = si.parallel("subset", k=2, workers=2, backend="threading")
     assert not check_oracle(oracle, event_shape=(4,)).failed
