@@ -154,7 +154,8 @@ def elbo(
     if kl == "sample" or isinstance(found, _WEIGHTS):
         return _of_structures(found, g, problem, scores_of_prior, inputs, generator).view(shape)
     temperature = found.temperature if isinstance(found, Marginals | GibbsSample) else 1.0
-    q = Gibbs(theta, known, temperature=temperature, validate_args=False)
+    # Gibbs refuses a temperature that is a tensor.
+    q = Gibbs(theta, known, temperature=cast(float, temperature), validate_args=False)
     divergence = kl_divergence(q, Gibbs(scores_of_prior, known, validate_args=False))
     value = (
         evaluate_relaxed(g, theta, found, problem, inputs, generator)
