@@ -11,6 +11,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import platform
 import sys
 import tempfile
 import time
@@ -39,6 +40,7 @@ from .wrapper import Wrapper
 __all__ = ["Parallel", "parallel"]
 
 _CHUNKS_PER_WORKER = 4
+_LOCAL_BACKENDS = ("loky", "multiprocessing", "threading")
 _LEAST_CHUNK_SECONDS = 0.01
 """Chunks of less work than this take longer to send than to solve."""
 
@@ -199,9 +201,10 @@ class _Batch:
         chunks = costs.chunks(range(self.size), options.workers)
         try:
             for attempt in (1, 2):
+                _wait_for_workers(options.backend)
                 with tempfile.TemporaryDirectory(prefix="structinf-") as folder:
                     try:
-                        for result in self._results(chunks, options, folder):
+                        for result in self._results(chunks, options, folder, attempt == 2):
                             costs.add(result.seconds, len(result.rows))
                             self._store(result, failed)
                             self._show(start)
@@ -211,7 +214,8 @@ class _Batch:
                         suspects &= self._started(folder)
                         rest = [b for b in range(self.size) if b not in self.found]
                         if attempt == 2:
-                            raise self._worker_error(suspects or set(rest)) from error
+                            few = isinstance(error, _TooFewWorkersError)
+                            raise self._worker_error(suspects or set(rest), options.backend, few) from error
                         chunks = [[b] for b in rest]
                     except (TimeoutError, concurrent.futures.TimeoutError, multiprocessing.TimeoutError) as error:
                         rest = [b for b in range(self.size) if b not in self.found]
@@ -232,9 +236,9 @@ class _Batch:
             raise _first_error(failed)
         return self.found
 
-    def _results(self, chunks: list[list[int]], options: Parallel, folder: str) -> Iterator[_Result]:
+    def _results(self, chunks: list[list[int]], options: Parallel, folder: str, is_retry: bool) -> Iterator[_Result]:
         joblib = _joblib()
-        has_folder = options.backend in ("loky", "multiprocessing", "threading")
+        has_folder = options.backend in _LOCAL_BACKENDS
         pickled = {}
         if options.backend != "threading" and not self.oracle.bound:
             import cloudpickle
@@ -242,22 +246,22 @@ class _Batch:
             data = cloudpickle.dumps(self.oracle)
             pickled = {"data": data, "key": hashlib.blake2b(data, digest_size=16).hexdigest()}
         settings: dict[str, Any] = {"n_jobs": options.workers, "timeout": options.time_limit, "batch_size": 1}
-        if options.backend is not None:
+        if has_folder:
             settings["backend"] = options.backend
-        if options.backend in ("loky", "multiprocessing"):
             settings["max_nbytes"] = None  # no memory maps, whose files could be left behind
-        try:
-            run = joblib.Parallel(return_as="generator_unordered", pre_dispatch="all", **settings)
-        except (ValueError, NotImplementedError):  # of a backend without generators
-            run = joblib.Parallel(pre_dispatch="all", **settings)
-        tasks = []
+        with _cluster(options.backend):
+            try:
+                run = joblib.Parallel(return_as="generator_unordered", pre_dispatch="all", **settings)
+            except (ValueError, NotImplementedError):  # of a backend without generators
+                run = joblib.Parallel(pre_dispatch="all", **settings)
+        tasks, caller = [], (_process_name(), is_retry or not (has_folder or options.backend is None))
         for rows in chunks:
             index = torch.tensor(rows, device="cpu")
             own = [t[index].numpy() for t in as_tuple(self.theta)]
             oracle = None if pickled else self.oracle[index]
             tasks.append(
                 joblib.delayed(_solve_chunk)(
-                    rows, oracle, pickled, own, isinstance(self.theta, tuple), folder if has_folder else "", os.getpid()
+                    rows, oracle, pickled, own, isinstance(self.theta, tuple), folder if has_folder else "", caller
                 )
             )
         with contextlib.closing(_closable(run(tasks))) as results:
@@ -285,8 +289,15 @@ class _Batch:
         started = {int(b) for name in os.listdir(folder) for b in name.split("-")}
         return (started or set(range(self.size))) - set(self.found)
 
-    def _worker_error(self, suspects: set[int]) -> WorkerError:
+    def _worker_error(self, suspects: set[int], backend: str | None, few: bool) -> WorkerError:
         rows = sorted(suspects)
+        if few:
+            return WorkerError(
+                f'the backend "{backend}" has too few workers for the rest of the batch; it needs at least two, since '
+                "joblib solves in the calling process with one",
+                rows[0],
+                rows,
+            )
         return WorkerError(
             "a process died twice while it solved the instance"
             + ("s" if len(rows) > 1 else "")
@@ -312,10 +323,19 @@ class _Result(NamedTuple):
 _oracles: dict[str, Oracle] = {}
 
 
+def _process_name() -> str:
+    """Return a name of this process among the processes of all machines."""
+    return f"{platform.node()}:{os.getpid()}"
+
+
+class _TooFewWorkersError(Exception):
+    """A cluster has no worker for an instance that a process has died of."""
+
+
 @functools.cache
-def _prepare_process(caller: int) -> None:
+def _prepare_process(caller: str) -> None:
     """Set this process up for chunks of the process ``caller``."""
-    if os.getpid() == caller:
+    if _process_name() == caller:
         return
     # The processes share the cores.
     torch.set_num_threads(1)
@@ -331,10 +351,14 @@ def _solve_chunk(
     theta: list[Any],
     is_tuple: bool,
     folder: str,
-    caller: int,
+    caller: tuple[str, bool],
 ) -> _Result:
     """Solve the instances ``rows`` of a batch, whose scores are the arrays ``theta``."""
-    _prepare_process(caller)
+    process, only_elsewhere = caller
+    if only_elsewhere and folder == "" and process == _process_name():
+        # joblib calls the function in the calling process if the cluster has a single worker.
+        raise _TooFewWorkersError
+    _prepare_process(process)
     marker = os.path.join(folder, "-".join(map(str, rows))) if folder and len(rows) < 20 else ""
     if marker:
         with open(marker, "w"):
@@ -348,8 +372,15 @@ def _solve_chunk(
     start = time.perf_counter()
     structures: list[Any] = []
     error = None
-    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
-        warnings.simplefilter("always")
+    caught: list[Any] = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if process == _process_name():
+            # Threads cannot record warnings of their own. The warnings get the numbers of the whole batch at once.
+            stack.enter_context(renumber_instances(rows))
+        else:
+            caught = stack.enter_context(warnings.catch_warnings(record=True)) or []
+            warnings.simplefilter("always")
         try:
             y = oracle.argmax(pack(tuple(torch.from_numpy(t.copy()) for t in theta), is_tuple))
             structures = [t.numpy() for t in as_tuple(y)]
@@ -373,9 +404,27 @@ def _joblib() -> Any:
     return joblib
 
 
+def _cluster(backend: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which joblib uses the ``backend``: only parallel_config registers "dask" and "ray"."""
+    if backend is None or backend in _LOCAL_BACKENDS:
+        return contextlib.nullcontext()
+    return _joblib().parallel_config(backend=backend)
+
+
+def _wait_for_workers(backend: str | None) -> None:
+    """Wait up to 20 s until a cluster has several workers: with one, joblib would solve in the calling process."""
+    if backend in _LOCAL_BACKENDS:
+        return
+    for _ in range(200):
+        with _cluster(backend):
+            if _joblib().effective_n_jobs(-1) > 1:
+                return
+        time.sleep(0.1)
+
+
 def _deaths() -> tuple[type[BaseException], ...]:
     """Return the errors of joblib's backends for a process that has died."""
-    kinds: list[type[BaseException]] = [concurrent.futures.BrokenExecutor]
+    kinds: list[type[BaseException]] = [concurrent.futures.BrokenExecutor, _TooFewWorkersError]
     distributed = sys.modules.get("distributed")
     if distributed is not None:
         kinds.append(distributed.KilledWorker)

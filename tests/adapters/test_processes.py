@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 import structinf as si
 from structinf import ConvergenceWarning, InfeasibleError, InvalidInputError, PluginError, SolverLimitError, WorkerError
 from structinf.adapters.processes import _Costs
+from structinf.errors import warn_user
 from structinf.testing import check_oracle
 
 pytest.importorskip("joblib")
@@ -114,7 +114,7 @@ def test_errors_and_warnings_name_the_instances_of_the_batch():
 
         def argmax(self, theta):
             for b in (theta[:, 0] > 50).nonzero()[:, 0].tolist():
-                warnings.warn(f"stopped early at batch index {b}", ConvergenceWarning, stacklevel=1)
+                warn_user(f"stopped early at batch index {b}", ConvergenceWarning)
             return torch.nn.functional.one_hot(theta.argmax(1), theta.shape[1]).to(theta)
 
     with pytest.warns(ConvergenceWarning, match="stopped early at batch index 7"):
