@@ -24,9 +24,9 @@ def test_a_public_call_checks_lengths_once(name, relaxation, monkeypatch):
     theta, lengths = CASES[name]
     calls = []
 
-    def counted(value: torch.Tensor, *args: Any) -> None:
+    def counted(value: torch.Tensor, *args: Any, **options: Any) -> None:
         calls.append(value)
-        original(value, *args)
+        original(value, *args, **options)
 
     original = instance_data.check_lengths
     for module in ("structinf.validation.instance_data", *MODULES):

@@ -304,7 +304,7 @@ WRONG: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
     "name": (lambda x: si.relax(x, "chian", "map"), si.UnknownNameError, "did you mean .chain."),
     "relaxation": (lambda x: si.relax(x, "subset", "margnals", k=2), si.UnknownNameError, "did you mean .marginals."),
     "option": (lambda x: si.relax(x, "assignment", "map", k=2), TypeError, "there is no option .k."),
-    "no option": (lambda x: si.relax(x, "subset", "map", lengths=torch.ones(2)), TypeError, "needs the option .k."),
+    "no option": (lambda x: si.relax(x, "dag_path", "map"), TypeError, "needs the option .graph."),
     "pair": (lambda x: si.relax(x, "assignment", "marginals"), si.UnsupportedError, "lacks the ability GibbsOracle"),
     "value": (lambda x: si.relax(x, "subset", "map", k=-1), si.InvalidInputError, "k must be"),
     "forgotten": (lambda x: si.relax("subset", x, "map"), TypeError, "must be a name or Oracle object, got a .ensor"),

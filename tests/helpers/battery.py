@@ -154,7 +154,8 @@ def _expect(theta: Any, oracle: si.Oracle, *, estimator: str, **data: Any) -> Re
 _QUERIES: Mapping[str, Callable[..., Result]] = {
     "log_partition": si.log_partition,
     "entropy": si.entropy,
-    "topk": lambda theta, oracle, **data: si.topk(theta, oracle, 2, **data).scores,
+    # Instance data may have the name k of the number of structures.
+    "topk": lambda theta, oracle, **data: si.topk(theta, oracle.bind(**data), 2).scores,
     "sample": lambda theta, oracle, **data: si.sample(theta, oracle, 2, **data),
     "Gibbs": lambda theta, oracle, **data: si.Gibbs(theta, oracle, **data).mean,
     "decode": lambda theta, oracle, **data: si.decode(si.relax(theta, oracle, "map", **data), oracle),

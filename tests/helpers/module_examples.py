@@ -103,7 +103,7 @@ def _losses() -> dict[str, Case]:
         lambda: si.PerturbationGradientLoss("assignment"), square, lambda module, x: module(x, costs.expand_as(x))
     )
     cases["cone loss"] = Case(lambda: si.ConeLoss("assignment"), square, lambda module, x: module(x, gold))
-    pool = torch.eye(3)[list(itertools.permutations(range(3)))]
+    pool = torch.eye(3)[torch.tensor(list(itertools.permutations(range(3))))]
     cases["ranking loss"] = Case(
         lambda: si.RankingLoss("assignment", pool=pool, solve_ratio=0.0),
         square,
