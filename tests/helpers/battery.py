@@ -151,11 +151,16 @@ def _expect(theta: Any, oracle: si.Oracle, *, estimator: str, **data: Any) -> Re
     return si.expect(first_part, theta, oracle, estimator, **data)
 
 
+def _topk(theta: Any, oracle: si.Oracle, **data: Any) -> Result:
+    # Instance data may have the name k of the number of structures.
+    found = oracle.bind(k=data.pop("k")) if "k" in data else oracle
+    return si.topk(theta, found, 2, **data).scores
+
+
 _QUERIES: Mapping[str, Callable[..., Result]] = {
     "log_partition": si.log_partition,
     "entropy": si.entropy,
-    # Instance data may have the name k of the number of structures.
-    "topk": lambda theta, oracle, **data: si.topk(theta, oracle.bind(**data), 2).scores,
+    "topk": _topk,
     "sample": lambda theta, oracle, **data: si.sample(theta, oracle, 2, **data),
     "Gibbs": lambda theta, oracle, **data: si.Gibbs(theta, oracle, **data).mean,
     "decode": lambda theta, oracle, **data: si.decode(si.relax(theta, oracle, "map", **data), oracle),

@@ -45,6 +45,6 @@ def test_the_highest_are_those_of_sorting(kind: str, dtype: type) -> None:
         for floor in (-math.inf, 0.0):
             y = np.full_like(x, 7)
             above = np.full(len(x), -1)
-            highest(0, len(x), x, np.empty(0, WIDTHS[dtype]), k, floor, y, above)
+            highest(0, len(x), x, np.empty(0, WIDTHS[dtype]), np.array([k]), floor, y, above)
             np.testing.assert_array_equal(above, (x > floor).sum(1))
             assert (y == np.stack([by_sorting(row, k, floor) for row in x])).all()
