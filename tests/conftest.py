@@ -36,7 +36,7 @@ if importlib.util.find_spec("hypothesis"):
 collect_ignore = ["wheel"]
 
 
-SAMPLE = 4
+SAMPLE = 6
 """Without --full, each test marked ``matrix`` runs for one combination of its parameters in this number."""
 
 

@@ -30,5 +30,18 @@ def one_for_each(
 
 
 def parametrize(wanted: Callable[[Example], bool] = lambda _: True) -> pytest.MarkDecorator:
-    """Run a test for each example that is ``wanted``, as its argument ``example``."""
-    return pytest.mark.parametrize("example", list(filter(wanted, EXAMPLES)), ids=str)
+    """Run a test for each example that is ``wanted``, as its argument ``example``.
+
+    Without --full, a structure's first example runs, and every second of the other examples of all structures.
+    """
+    first = one_for_each(type, wanted)
+    others = [example for example in EXAMPLES if wanted(example) and example not in first]
+    rare = others[1::2]
+    return pytest.mark.parametrize(
+        "example",
+        [
+            pytest.param(example, id=str(example), marks=pytest.mark.full if example in rare else ())
+            for example in EXAMPLES
+            if wanted(example)
+        ],
+    )
