@@ -155,7 +155,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         scores = self._scores(theta)
         if self.at_most:
             scores = torch.where(scores > 0, scores, -torch.inf)
-        k = self.sizes(theta)
+        k = self._size(theta)
         last = capped_simplex.lowest_of(scores, k)
         above, tied = scores > last, (scores == last) & (last > -torch.inf)
         return (above | (tied & (tied.cumsum(1) <= k - above.sum(1, keepdim=True)))).to(theta.dtype)
@@ -200,7 +200,8 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         """Raise InfeasibleError if an instance has fewer ``usable`` elements (B,) than a subset needs."""
         if not self.at_most and (self.k != 0 or "k" in self.bound):
             shown = "k" if "k" in self.bound else self.k
-            check_feasible(usable >= self.sizes(usable)[:, 0], f"choice of {shown} elements")
+            k = self._size(usable)
+            check_feasible(usable >= (k[:, 0] if isinstance(k, Tensor) else k), f"choice of {shown} elements")
 
 
 class _SubsetsOfAllSizes(Subset):

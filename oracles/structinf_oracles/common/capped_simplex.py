@@ -25,9 +25,12 @@ _MOST_STEPS = 100
 # ----------------------------------------------------------------------------- Euclidean projection
 
 
-def lowest_of(scores: Float[Tensor, "batch d"], k: Tensor) -> Float[Tensor, "batch 1"]:
-    """Return the k-th highest score of each row for ``k`` (B | 1, 1): +inf for k = 0, and the lowest for k ≥ d."""
+def lowest_of(scores: Float[Tensor, "batch d"], k: int | Tensor) -> Float[Tensor, "batch 1"]:
+    """Return the k-th highest score of each row for k or ``k`` (B | 1, 1): +inf for 0, and the lowest for k ≥ d."""
     size = scores.shape[1]
+    if isinstance(k, int):  # without a wait for a device
+        last = scores.topk(min(k, size), dim=1).values[:, -1:]
+        return last if min(k, size) else scores.new_full((len(scores), 1), torch.inf)
     most = min(int(k.max()) if k.numel() else 0, size)
     top = pad(scores.topk(most, dim=1).values, (1, 0), value=torch.inf)
     return top.gather(1, k.clamp(max=size).expand(len(scores), 1))

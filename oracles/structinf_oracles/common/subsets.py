@@ -56,7 +56,7 @@ def sizes_of(oracle: Oracle, like: Tensor) -> Int[Tensor, "rows 1"]:
     """Return k of each instance, (B | 1, 1), on the device of ``like``."""
     k = oracle.bound.get("k")
     if k is None:
-        return torch.tensor([[single_size(oracle)]], device="cpu").to(like.device)
+        return torch.full((1, 1), single_size(oracle), dtype=torch.int64, device=like.device)
     return k.to(like.device).unsqueeze(1)
 
 
