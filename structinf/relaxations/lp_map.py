@@ -46,7 +46,7 @@ class LPMAP(LocalPolytopeRelaxation):
     ----------
     tolerance : float
         An instance is finished once the gap is at most ``tolerance`` times the scale of the scores. 0 solves to
-        rounding errors.
+        rounding errors, or to 1e-9 by branch and bound.
     max_iter : int
         Maximal number of iterations, at least 1.
     node_limit : int
@@ -60,7 +60,7 @@ class LPMAP(LocalPolytopeRelaxation):
     References
     ----------
     A. Martins, M. Figueiredo, P. Aguiar, N. Smith & E. Xing, AD3: Alternating directions dual decomposition for MAP
-    inference in graphical models, JMLR 16, 2015; branch and bound in §8.
+    inference in graphical models, JMLR 16, 2015.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class LPMAP(LocalPolytopeRelaxation):
         integral = _is_integral(problem.as_parts(result.mean, result.additional))
         if self.node_limit and not bool(integral.all()):
             with torch.no_grad():
-                found = branch_and_bound(
+                result, infeasible = branch_and_bound(
                     graph,
                     map_parts(Tensor.detach, theta),
                     result,
@@ -131,17 +131,15 @@ class LPMAP(LocalPolytopeRelaxation):
                     max_iter=self.max_iter,
                     node_limit=self.node_limit,
                 )
-            if bool(found.infeasible.any()):
-                rows = found.infeasible.nonzero()[:, 0].tolist()
+            if bool(infeasible.any()):
+                rows = infeasible.nonzero()[:, 0].tolist()
                 raise InfeasibleError("no values of the variables satisfy all factors of the graph", rows[0], rows)
-            result = replace(result, **{name: getattr(found, name) for name in ("mean", "additional", "value", "gap")})
-            result.converged, result.oracle_calls = found.finished, found.oracle_calls
             integral = _is_integral(problem.as_parts(result.mean, result.additional))
-            if not bool(found.finished.all()):
-                index = int((~found.finished).nonzero()[0, 0])
+            if not bool(result.converged.all()):
+                index = int((~result.converged).nonzero()[0, 0])
                 report_nonconvergence(
                     f"{self.label()} of {graph.label()} stopped after {self.node_limit} nodes at batch index {index}: "
-                    f"the best score may be larger by {float(found.gap[index]):.3g}; raise node_limit",
+                    f"the best score may be larger by {float(result.gap[index]):.3g}; raise node_limit",
                     self.on_failure,
                 )
         return problem, result, integral

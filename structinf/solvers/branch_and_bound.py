@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,50 +23,13 @@ from ..parts import Parts, as_tuple, map_parts
 from .local_polytope import LocalPolytopeResult, solve_local_polytope
 from .local_polytope_scores import LocalPolytope
 
-__all__ = ["BranchAndBoundResult", "branch_and_bound"]
+__all__ = ["branch_and_bound"]
 
 _ACCURACY = 1e-9
-"""The tolerance of the linear programs, whose scores are larger by the rewards."""
+"""The tolerance of the linear programs, whose scores are larger by the rewards; smaller gaps are rounding errors."""
 
 _GROWTH = 8.0
 """The factor of the reward where a solution does not keep to the fixed values."""
-
-
-@dataclass
-class BranchAndBoundResult:
-    """The best structures found for a batch.
-
-    Attributes
-    ----------
-    mean : (B, n) Tensor
-        The structure, or the solution of the linear program if no structure was found.
-    additional : list of (B, F, a) Tensor
-        The additional parts of each group.
-    value : (B,) Tensor
-        The score of the mean.
-    gap : (B,) Tensor
-        Upper bound of the difference between the best score and the value.
-    found : (B,) bool Tensor
-        Whether the mean is a structure.
-    infeasible : (B,) bool Tensor
-        Whether the search proved that the graph has no structure.
-    finished : (B,) bool Tensor
-        Whether the mean is the best structure up to the tolerance, or the graph has none.
-    nodes : (B,) int64 Tensor
-        The number of linear programs after the first.
-    oracle_calls : int
-        The number of batched calls of oracles.
-    """
-
-    mean: Tensor
-    additional: list[Tensor]
-    value: Tensor
-    gap: Tensor
-    found: Tensor
-    infeasible: Tensor
-    finished: Tensor
-    nodes: Tensor
-    oracle_calls: int
 
 
 @dataclass
@@ -109,7 +72,7 @@ def branch_and_bound(
     tolerance: float,
     max_iter: int,
     node_limit: int,
-) -> BranchAndBoundResult:
+) -> tuple[LocalPolytopeResult, Tensor]:
     """Search for the best structure of each instance whose linear program has fractions.
 
     Parameters
@@ -121,72 +84,74 @@ def branch_and_bound(
     root : LocalPolytopeResult
         The solutions of the linear programs.
     tolerance : float
-        An instance is finished once its gap is at most ``tolerance`` times the scale of its scores.
+        An instance is finished once its gap is at most ``tolerance`` times the largest size of its scores; a tolerance
+        below 1e-9 acts as 1e-9.
     max_iter : int
         Maximal number of the solver's iterations for each linear program.
     node_limit : int
-        The number of linear programs after which an instance stops.
+        The number of further linear programs after which an instance stops.
+
+    Returns
+    -------
+    best : LocalPolytopeResult
+        The best structures, or the solutions of ``root`` where no structure was found. ``gap`` bounds the difference
+        between the best score and the value. ``converged`` is False for instances that are not finished.
+    infeasible : (B,) bool Tensor
+        Whether the search proved that the graph has no structure for an instance.
 
     Notes
     -----
     Each round solves one batch: the two children of the node of the highest bound, for each instance that is not
     finished.
     """
-    return _Search(graph, theta, root, tolerance, max_iter, node_limit).run()
+    search = _Search(graph, theta, root, tolerance)
+    while work := search.next_children(node_limit):
+        search.solve(work, max_iter)
+    return search.result()
 
 
 class _Search:
-    def __init__(
-        self,
-        graph: FactorGraph,
-        theta: Parts,
-        root: LocalPolytopeResult,
-        tolerance: float,
-        max_iter: int,
-        node_limit: int,
-    ) -> None:
-        self.graph, self.theta, self.max_iter, self.node_limit = graph, theta, max_iter, node_limit
+    """The open nodes and the best structures of a batch.
+
+    Parameters
+    ----------
+    graph, theta, root, tolerance
+        As for :func:`branch_and_bound`.
+    """
+
+    def __init__(self, graph: FactorGraph, theta: Parts, root: LocalPolytopeResult, tolerance: float) -> None:
+        self.graph, self.theta = graph, theta
         size = len(root.mean)
         finite = [t.double().masked_fill(t.isneginf(), 0).abs().flatten(1).expand(size, -1) for t in as_tuple(theta)]
         scores = torch.cat(finite, 1)
         # A structure of finite score scores at least −unit.
         total = scores.sum(1)
         self.unit = torch.where(total > 0, total, 1.0)
-        self.slack = tolerance * scores.amax(1)
-        self.mean, self.additional = root.mean.clone(), [a.clone() for a in root.additional]
-        self.value, self.bound = root.value.clone(), root.value + root.gap
+        self.slack = max(tolerance, _ACCURACY) * scores.amax(1)
+        self.best = replace(
+            root,
+            mean=root.mean.clone(),
+            additional=[a.clone() for a in root.additional],
+            value=root.value.clone(),
+            gap=root.gap.clone(),
+            residual=root.residual.clone(),
+            converged=root.converged.clone(),
+        )
         self.found = _is_integral(root.mean)
-        self.nodes = torch.zeros(size, dtype=torch.int64, device=root.mean.device)
-        self.oracle_calls = root.oracle_calls
+        self.nodes = [0] * size
         # Of each instance: nodes by their bounds, the highest first, then the newest.
         self.count = itertools.count(step=-1)
         self.open: dict[int, list[tuple[float, int, _Node]]] = {}
         for b in (~self.found).nonzero()[:, 0].tolist():
             node = _Node(torch.zeros_like(root.mean[b]), 0.0, root.mean[b])
-            self.open[b] = [(-float(self.bound[b]), next(self.count), node)]
+            self.open[b] = [(-float(root.value[b] + root.gap[b]), next(self.count), node)]
 
-    def run(self) -> BranchAndBoundResult:
-        searched = list(self.open)
-        while work := self._next_children():
-            self._solve(work)
-        for b in searched:
-            best = float(self.value[b]) if bool(self.found[b]) else -torch.inf
-            highest = max(best, -self.open[b][0][0] if self.open[b] else -torch.inf)
-            self.bound[b] = highest
-        infeasible = torch.zeros_like(self.found)
-        infeasible[searched] = self.bound[searched].isneginf()
-        gap = torch.where(infeasible, 0.0, self.bound - self.value).clamp(min=0)
-        finished = infeasible | (self.found & (gap <= self.slack))
-        return BranchAndBoundResult(
-            self.mean, self.additional, self.value, gap, self.found, infeasible, finished, self.nodes, self.oracle_calls
-        )
-
-    def _next_children(self) -> list[tuple[int, Tensor, float]]:
+    def next_children(self, node_limit: int) -> list[tuple[int, Tensor, float]]:
         """Return the instance, the fixed values and the reward of the next nodes."""
         work = []
         for b, heap in self.open.items():
-            limit = float(self.value[b] + self.slack[b]) if bool(self.found[b]) else -torch.inf
-            if not heap or int(self.nodes[b]) >= self.node_limit or -heap[0][0] <= limit:
+            enough = float(self.best.value[b] + self.slack[b]) if bool(self.found[b]) else -torch.inf
+            if not heap or self.nodes[b] >= node_limit or -heap[0][0] <= enough:
                 continue
             *_, node = heapq.heappop(heap)
             children = node.branch(2 * float(self.unit[b]))
@@ -194,28 +159,40 @@ class _Search:
             work += [(b, fixed, reward) for fixed, reward in children]
         return work
 
-    def _solve(self, work: list[tuple[int, Tensor, float]]) -> None:
-        rows = torch.tensor([b for b, *_ in work], device=self.mean.device)
+    def solve(self, work: list[tuple[int, Tensor, float]], max_iter: int) -> None:
+        """Solve the linear programs of nodes; keep the best structures, and the nodes that are still open."""
+        best, size = self.best, len(self.best.mean)
+        rows = torch.tensor([b for b, *_ in work], device=best.mean.device)
         fixed = torch.stack([f for _, f, _ in work])
         reward = torch.tensor([r for *_, r in work], dtype=fixed.dtype, device=fixed.device)
-        size = len(self.mean)
         problem = LocalPolytope(self.graph, map_parts(lambda t: t.expand(size, *t.shape[1:])[rows], self.theta), False)
         problem.theta = problem.theta + reward[:, None] * fixed
-        result = solve_local_polytope(problem, curvature=0.0, tolerance=_ACCURACY, max_iter=self.max_iter)
-        self.oracle_calls += result.oracle_calls
-        rewarded = reward * (fixed > 0).sum(1)
-        value, bound = result.value - rewarded, result.value + result.gap - rewarded
+        result = solve_local_polytope(problem, curvature=0.0, tolerance=_ACCURACY, max_iter=max_iter)
+        best.oracle_calls += result.oracle_calls
+        value = result.value - reward * (fixed > 0).sum(1)
         for i, (b, f, r) in enumerate(work):
-            mean = result.mean[i]
+            mean, bound, slack = result.mean[i], float(value[i] + result.gap[i]), float(self.slack[b])
             is_structure = _keeps(mean, f) and bool(_is_integral(mean[None]))
-            if is_structure and (not self.found[b] or value[i] > self.value[b]):
-                self.found[b], self.value[b], self.mean[b] = True, value[i], mean
-                for own, one in zip(self.additional, result.additional, strict=True):
+            if is_structure and (not self.found[b] or value[i] > best.value[b]):
+                self.found[b], best.value[b], best.mean[b] = True, value[i], mean
+                best.residual[b] = result.residual[i]
+                for own, one in zip(best.additional, result.additional, strict=True):
                     own[b] = one[i]
-            has_none = float(bound[i]) < -2 * float(self.unit[b])
-            is_solved = is_structure and (bool((f != 0).all()) or float(result.gap[i]) <= float(self.slack[b]))
+            has_none = bound < -2 * float(self.unit[b])
+            is_solved = is_structure and (bool((f != 0).all()) or float(result.gap[i]) <= slack)
             if not (has_none or is_solved):
-                heapq.heappush(self.open[b], (-float(bound[i]), next(self.count), _Node(f, r, mean)))
+                heapq.heappush(self.open[b], (-bound, next(self.count), _Node(f, r, mean)))
+
+    def result(self) -> tuple[LocalPolytopeResult, Tensor]:
+        """Return the best structures, and which instances have none."""
+        best, infeasible = self.best, torch.zeros_like(self.found)
+        for b, heap in self.open.items():
+            bounds = [-heap[0][0]] if heap else []
+            bounds += [float(best.value[b])] if bool(self.found[b]) else []
+            infeasible[b] = not bounds
+            best.gap[b] = max(max(bounds) - float(best.value[b]), 0.0) if bounds else 0.0
+            best.converged[b] = infeasible[b] | (self.found[b] & (best.gap[b] <= self.slack[b]))
+        return best, infeasible
 
 
 def _keeps(mean: Tensor, fixed: Tensor) -> bool:

@@ -103,7 +103,9 @@ def test_branch_and_bound_finds_the_best_structure(scale: float) -> None:
     torch.testing.assert_close(solution.value / scale, best.value / scale, rtol=0, atol=1e-9)
     assert torch.equal(solution.mean[0], best.mean[0])
     assert bool((solution.gap <= 1e-6 * scale).all())
-    alone = si.infer(tuple(t[1:2] for t in theta), graph, "lp_map", node_limit=100)
+    alone = si.infer(tuple(t[1:2] for t in theta), graph, "lp_map", node_limit=100, tolerance=0.0)
+    assert bool(alone.converged)
+    assert not alone.residual.any()
     assert torch.equal(alone.mean[0][0], solution.mean[0][1])
 
 
