@@ -148,6 +148,51 @@ def test_a_process_forks_while_a_thread_imports_or_compiles(tmp_path, first_call
     assert done.stdout.split() == ["0"], done.stderr
 
 
+FORK_DURING_A_SEARCH = """
+import importlib, os, sys, threading, time
+import structinf
+
+class SlowToFind:
+    def find_spec(self, name, path, target=None):
+        if name == "structinf.no_such_module" and os.getpid() == parent:
+            begun.set()
+            time.sleep(0.5)  # holds the lock of a module that is not in sys.modules
+
+def load():
+    try:
+        importlib.import_module("structinf.no_such_module")
+    except ImportError:
+        pass
+
+parent, begun = os.getpid(), threading.Event()
+sys.meta_path.insert(0, SlowToFind())
+worker = threading.Thread(target=load)
+worker.start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    load()
+    os._exit(0)
+worker.join()
+for _ in range(200):
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        print(os.waitstatus_to_exitcode(status))
+        break
+    time.sleep(0.05)
+else:
+    os.kill(child, 9)
+    print("hangs")
+"""
+
+
+@FORK
+def test_a_process_forks_while_a_thread_looks_for_a_module():
+    command = [sys.executable, "-W", "ignore", "-c", FORK_DURING_A_SEARCH]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["0"], done.stderr
+
+
 def test_threads_that_solve_at_the_same_time():
     expected = solve_all()
     with ThreadPoolExecutor(6) as pool:

@@ -383,7 +383,9 @@ def test_errors_name_instances_and_not_copies(call):
     theta[0, 1] = -torch.inf
     oracle = si.get_oracle("subset", k=2)
     function = (lambda y: y[:, 0],) if call == "expect" else ()
-    message = r"batch index 1: .*of shape \(2, 2\) its index is \(0, 1\)(; on_infeasible=.*)?$"
+    message = (
+        r"batch index 1: .*of shape \(2, 2\) its index is \(0, 1\); on_infeasible=.zero. leaves out such instances$"
+    )
     with pytest.raises(si.InfeasibleError, match=message) as caught:
         getattr(si, call)(*function, theta, oracle, "perturbed", samples=5)
     assert caught.value.batch_indices == (1,)
