@@ -100,7 +100,8 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, *, on_infeasible: OnInfeasi
         What to do if an instance has no structure of finite score: raise InfeasibleError, or mark all ranks of the
         instance as not valid.
     **options
-        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name. Only an object
+        can have an option or instance data of the name ``k``: ``get_oracle("subset", k=2)``.
 
     Returns
     -------

@@ -70,7 +70,7 @@ def parallel(
         The number of processes; by default, the number of CPU cores.
     backend : str or None
         A backend of joblib: "loky" (processes of this machine), "multiprocessing", "threading", or a registered name
-        such as "dask" or "ray". None uses the backend of the surrounding ``joblib.parallel_config``.
+        such as "dask". None uses the backend of the surrounding ``joblib.parallel_config``.
     time_limit : float, optional
         Seconds without a finished chunk, after which the call stops all processes and raises SolverLimitError.
     progress : bool
