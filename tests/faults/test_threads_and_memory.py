@@ -103,6 +103,19 @@ def test_a_process_forks_while_its_threads_solve():
     assert done.stdout.split() == ["0"] * 4 + ["True"]
 
 
+WAIT_FOR_CHILD = """
+end = time.monotonic() + 120
+while time.monotonic() < end:
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        print(os.waitstatus_to_exitcode(status))
+        break
+    time.sleep(0.05)
+else:
+    os.kill(child, 9)
+    print("hangs")
+"""
+
 FORK_DURING_FIRST_CALL = """
 import os, threading, time, warnings, torch
 import structinf as si
@@ -119,16 +132,6 @@ child = os.fork()
 if child == 0:
     os._exit(0 if si.simplex.sparsemax(theta).sum() == 1 else 1)
 worker.join()
-end = time.monotonic() + 120
-while time.monotonic() < end:
-    ended, status = os.waitpid(child, os.WNOHANG)
-    if ended:
-        print(os.waitstatus_to_exitcode(status))
-        break
-    time.sleep(0.05)
-else:
-    os.kill(child, 9)
-    print("hangs")
 """
 
 
@@ -137,7 +140,7 @@ else:
     ("first_call", "seconds"), [pytest.param("", 0.02, marks=pytest.mark.full), ("categorical", 0.3)]
 )
 def test_a_process_forks_while_a_thread_imports_or_compiles(tmp_path, first_call, seconds):
-    program = FORK_DURING_FIRST_CALL.format(first_call=first_call, seconds=seconds)
+    program = FORK_DURING_FIRST_CALL.format(first_call=first_call, seconds=seconds) + WAIT_FOR_CHILD
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
@@ -174,22 +177,13 @@ if child == 0:
     load()
     os._exit(0)
 worker.join()
-for _ in range(200):
-    ended, status = os.waitpid(child, os.WNOHANG)
-    if ended:
-        print(os.waitstatus_to_exitcode(status))
-        break
-    time.sleep(0.05)
-else:
-    os.kill(child, 9)
-    print("hangs")
 """
 
 
 @FORK
 def test_a_process_forks_while_a_thread_looks_for_a_module():
-    command = [sys.executable, "-W", "ignore", "-c", FORK_DURING_A_SEARCH]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-W", "ignore", "-c", FORK_DURING_A_SEARCH + WAIT_FOR_CHILD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == ["0"], done.stderr
 
 
