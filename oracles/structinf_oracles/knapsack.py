@@ -38,8 +38,8 @@ class Knapsack(HypergraphProgram):
     - Structure y, shape (..., d): 1 for each packed item. The empty knapsack is always a structure.
     - Labels, shape (..., d): y as integers.
     - Instance data ``weights``, shape (..., d), and ``capacity``, shape (...): the weights and the capacity of each
-      instance, integers of at least 0. Default: the options. In a call, weights with one dimension and a number as
-      capacity are the options.
+      instance, integers of at least 0. Default: the options. In a call, weights with one dimension, a number as
+      capacity, and tuples are the options. Lists and tensors with a row for each instance are instance data.
 
     Parameters
     ----------
@@ -170,12 +170,19 @@ class Knapsack(HypergraphProgram):
         known: tuple[Any, _Problems] | None = vars(self).get("_of_batch")
         if known is not None and known[0] is self.bound:
             return known[1]
-        weights, capacity = self._tables()
-        table = np.ascontiguousarray(np.concatenate([weights, np.minimum(capacity, _LARGEST)[:, None]], 1), np.int64)
-        keys = [row.tobytes() for row in table]
-        found = _find_problems(weights.shape[1], keys) or _Problems.of(table, keys)
+        table, keys = self._keyed_table()
+        found = _find_problems(table.shape[1] - 1, keys) or _Problems.of(table, keys)
         object.__setattr__(self, "_of_batch", (self.bound, found))
         return found
+
+    def _keyed_table(self) -> tuple[np.ndarray, list[bytes]]:
+        """Return the weights and, in the last column, the capacity of each instance, (B, d + 1), and each row's bytes.
+
+        Capacities above the largest sum of weights count as equal.
+        """
+        weights, capacity = self._tables()
+        table = np.ascontiguousarray(np.concatenate([weights, np.minimum(capacity, _LARGEST)[:, None]], 1), np.int64)
+        return table, [row.tobytes() for row in table]
 
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
         if not self.bound:
@@ -188,9 +195,8 @@ class Knapsack(HypergraphProgram):
     def goal_index(self, graph: Hypergraph) -> Tensor | None:
         if not self.bound:
             return None
-        problems, (weights, capacity) = self._problems(), self._tables()
-        table = np.ascontiguousarray(np.concatenate([weights, np.minimum(capacity, _LARGEST)[:, None]], 1), np.int64)
-        return torch.tensor([problems.index[row.tobytes()] for row in table], dtype=torch.int64, device="cpu")
+        problems, (_, keys) = self._problems(), self._keyed_table()
+        return torch.tensor([problems.index[key] for key in keys], dtype=torch.int64, device="cpu")
 
     def validate(self, theta: Tensor) -> None:
         for name, values in self.bound.items():
