@@ -14,7 +14,7 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError, renumber_instances
 from structinf.oracle import Enumerable, TransportPolytope
-from structinf.parts import Parts
+from structinf.parts import Parts, as_tuple
 from structinf.restriction import Restrictable
 from structinf.shapes import Float
 from structinf.validation import check_instances
@@ -117,29 +117,45 @@ class Transportation(TransportPolytope, Restrictable, Enumerable):
         return self.supplies, self.demands
 
     def _alone(self) -> list[tuple[Tensor, Transportation]]:
-        """Return an oracle for each pair of supplies and demands in the batch, with the rows of its instances."""
+        """Return an oracle for each pair of supplies and demands in the batch, with the rows of its instances.
+
+        An empty batch has an oracle without rows.
+        """
         batch = len(next(iter(self.bound.values())))
         options = {"supplies": self.supplies, "demands": self.demands}
         for name, values in self.bound.items():
             options[name] = values.cpu()
         whole = [torch.as_tensor(options[name], device="cpu").expand(batch, -1) for name in ("supplies", "demands")]
         n, found = whole[0].shape[1], []
-        for rows, (values,) in distinct_rows(torch.cat(whole, 1)):
+        table = torch.cat(whole, 1)
+        for rows, (values,) in distinct_rows(table) or [
+            (torch.arange(0, device="cpu"), (table.new_zeros(table.shape[1]),))
+        ]:
             numbers = values.tolist()
             found.append((rows, Transportation(tuple(numbers[:n]), tuple(numbers[n:]), solver=self.solver)))
         return found
 
-    def _each(self, method: Callable[[Transportation, Tensor], Tensor], t: Tensor) -> Tensor:
-        """Return the result of ``method`` for each pair of supplies and demands, in the order of the batch."""
+    def _each(self, method: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the results of ``method`` for each pair of supplies and demands, in the order of the batch.
+
+        Parameters
+        ----------
+        method : callable
+            A method of this class that returns a tensor or a tuple of tensors, with a row for each instance.
+        *tensors : (B | 1, ...) Tensor
+            The arguments of the method.
+        """
         batch = len(next(iter(self.bound.values())))
-        t, result = t.expand(batch, *t.shape[1:]), torch.empty((0,), device="cpu")
-        for i, (rows, oracle) in enumerate(self._alone()):
-            rows = rows.to(t.device)
+        tensors = tuple(t.expand(batch, *t.shape[1:]) for t in tensors)
+        results: list[Tensor] = []
+        for rows, oracle in self._alone():
+            rows = rows.to(tensors[0].device)
             with renumber_instances(rows):
-                part = method(oracle, t[rows])
-            result = torch.zeros(batch, *part.shape[1:], dtype=part.dtype, device=part.device) if i == 0 else result
-            result[rows] = part
-        return result if batch else t.clone()
+                parts = as_tuple(method(oracle, *(t[rows] for t in tensors)))
+            results = results or [p.new_zeros(batch, *p.shape[1:]) for p in parts]
+            for result, part in zip(results, parts, strict=True):
+                result[rows] = part
+        return tuple(results)
 
     @cached_property
     def _network(self) -> Network:
@@ -188,7 +204,7 @@ class Transportation(TransportPolytope, Restrictable, Enumerable):
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
         if self.bound:
-            return self._each(Transportation.argmax, theta)
+            return self._each(Transportation.argmax, theta)[0]
         return self._network.best(theta.flatten(1), self.solver).reshape(theta.shape)
 
     @property
@@ -196,10 +212,14 @@ class Transportation(TransportPolytope, Restrictable, Enumerable):
         return False
 
     def part_bounds(self, theta: Tensor) -> tuple[Parts, Parts]:
-        most = np.minimum.outer(np.array(self.supplies, np.float64), np.array(self.demands, np.float64))
-        return torch.zeros_like(theta[:1]), torch.from_numpy(most).to(theta)[None]
+        supplies, demands, _ = self.margins(theta)
+        most = torch.minimum(supplies.unsqueeze(2), demands.unsqueeze(1)).to(theta.dtype)
+        return torch.zeros_like(most), most
 
     def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        if self.bound:
+            y, found = self._each(Transportation.restricted_argmax, theta, low, high)
+            return y, found
         y, found = self._network.best_within(theta.flatten(1), low.flatten(1), high.flatten(1))
         return y.reshape(theta.shape), found
 
@@ -210,7 +230,7 @@ class Transportation(TransportPolytope, Restrictable, Enumerable):
         unit.
         """
         if self.bound:
-            return self._each(Transportation.hamming_cost, y)
+            return self._each(Transportation.hamming_cost, y)[0]
         return self._network.hamming_cost(y.flatten(1)).reshape(y.shape)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:

@@ -76,6 +76,15 @@ def test_infeasible_instances_are_named() -> None:
     assert zero.sum((1, 2)).tolist() == [3, 5, 0, 1]
 
 
+def test_the_best_plans_of_each_instance() -> None:
+    theta = scores()
+    best = si.topk(theta, "transportation", 4, **DATA)
+    for b in range(4):
+        own: dict[str, Any] = {"supplies": SUPPLIES[b].tolist(), "demands": DEMANDS[b].tolist()}
+        for part, alone in zip(best, si.topk(theta[b], "transportation", 4, **own), strict=True):
+            assert torch.equal(part[:, b], alone)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
