@@ -17,7 +17,7 @@ from structinf.dp.paths import DAG, path_graph
 from structinf.errors import InvalidInputError
 from structinf.shapes import Int
 
-from .common.graph_batches import PathBatch, check_graph_index, edges_in_use
+from .common.graph_batches import PathBatch, check_edge_labels, check_graph_index, edges_in_use
 from .common.labels import indicators, nonzero_positions, reject_labels
 
 __all__ = ["DagPath"]
@@ -85,8 +85,8 @@ class DagPath(HypergraphProgram):
         if isinstance(self.graph, GraphBatch) or is_list_of_graphs(self.graph):
             paths = PathBatch.of(self.graph, self.source, self.target)
             object.__setattr__(self, "graph", paths.graphs)
-            object.__setattr__(self, "source", tuple(paths.source))
-            object.__setattr__(self, "target", tuple(paths.target))
+            object.__setattr__(self, "source", tuple(paths.source.tolist()))
+            object.__setattr__(self, "target", tuple(paths.target.tolist()))
             object.__setattr__(
                 self, "bound", self.bind(graph_index=torch.arange(len(paths.graphs), device="cpu")).bound
             )
@@ -142,9 +142,7 @@ class DagPath(HypergraphProgram):
                 f"{tuple(labels.shape)} with the batch dimensions flattened"
             )
         used = labels != -1
-        reject_labels(
-            used & ((labels < 0) | (labels >= count)), labels, f"edge numbers must lie between 0 and {count - 1}"
-        )
+        check_edge_labels(self, labels, used, count, "edge numbers")
         reject_labels(used[:, 1:] & ~used[:, :-1], labels, "an edge follows the padding")
         ends, source, target = self._ends_and_terminals(labels)
         start, end = ends.gather(1, labels.clamp(0, count - 1).unsqueeze(2).expand(-1, -1, 2)).unbind(2)

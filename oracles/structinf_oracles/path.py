@@ -17,7 +17,7 @@ from structinf.dp.graph_batch import GraphBatch, is_list_of_graphs
 from structinf.errors import InvalidInputError
 from structinf.validation import check_flag, check_instances
 
-from .common.graph_batches import PathBatch, check_graph_index, edges_in_use, numbers_of_nodes
+from .common.graph_batches import PathBatch, check_edge_labels, check_graph_index, edges_in_use, numbers_of_nodes
 from .common.labels import indicators, reject_labels
 from .common.shortest_paths import Arcs, ShortestPath
 
@@ -264,9 +264,7 @@ class Path(ShortestPath):
                 f"{tuple(labels.shape)} with the batch dimensions flattened"
             )
         used = labels != -1
-        reject_labels(
-            used & ((labels < 0) | (labels >= count)), labels, f"{self.scores} must lie between 0 and {count - 1}"
-        )
+        check_edge_labels(self, labels, used, count, self.scores)
         reject_labels(used[:, 1:] & ~used[:, :-1], labels, f"{self.scores} follow the padding")
         if self.parts_are_nodes:
             return self.from_nodes(labels, used, labels, like)

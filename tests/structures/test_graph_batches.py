@@ -94,6 +94,14 @@ def test_labels_and_nodes() -> None:
         oracle.encode(wrong, theta)
 
 
+@pytest.mark.parametrize("oracle", ["dag_path", "path"])
+def test_labels_beyond_the_edges_of_a_graph(oracle: str) -> None:
+    graphs = si.GraphBatch.of([[(0, 1), (1, 2), (0, 2)], [(0, 1), (0, 2), (1, 2), (0, 2)]])
+    labels = torch.tensor([[3, 2], [3, -1]])
+    with pytest.raises(InvalidInputError, match="must be numbers of edges of the instance's graph at batch index 0"):
+        si.encode(labels, torch.zeros(2, 4), oracle, graph=graphs, source=[0, 0], target=[2, 2])
+
+
 @pytest.mark.parametrize("relaxation", ["marginals", "sparsemap"])
 def test_gradients(relaxation: str) -> None:
     options: dict[str, Any] = {"tolerance": 0.0} if relaxation == "sparsemap" else {}

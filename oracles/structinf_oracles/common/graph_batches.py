@@ -17,9 +17,10 @@ from structinf.oracle import Oracle
 from structinf.shapes import Bool, Int
 from structinf.validation import check_instances
 
+from .labels import reject_labels
 from .subsets import elements_in_use
 
-__all__ = ["PathBatch", "check_graph_index", "edges_in_use", "numbers_of_nodes"]
+__all__ = ["PathBatch", "check_edge_labels", "check_graph_index", "edges_in_use", "numbers_of_nodes"]
 
 
 def check_graph_index(oracle: Oracle, theta: Tensor) -> None:
@@ -43,13 +44,42 @@ def check_graph_index(oracle: Oracle, theta: Tensor) -> None:
         )
 
 
+def check_edge_labels(oracle: Oracle, labels: Tensor, used: Tensor, count: int, what: str) -> None:
+    """Raise InvalidInputError unless the ``used`` labels (B, L) number edges of the graph of their instance.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        The oracle, with one graph or a batch of graphs.
+    labels : (B, L) integer Tensor
+        The labels.
+    used : (B, L) bool Tensor
+        Whether a label is no padding.
+    count : int
+        The number of parts of θ.
+    what : str
+        The name of the parts in the message.
+    """
+    size: int | Tensor = count
+    reason = f"{what} must lie between 0 and {count - 1}"
+    if isinstance(vars(oracle)["graph"], GraphBatch):
+        size = _counts_of_edges(oracle, labels.device).unsqueeze(1)
+        reason = f"{what} must be numbers of edges of the instance's graph"
+    reject_labels(used & ((labels < 0) | (labels >= size)), labels, reason)
+
+
 def edges_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "rows edges"] | None:
     """Mask the edges of the graph of each instance; None if all graphs have the same number of edges."""
     counts: np.ndarray = vars(oracle)["graph"].edge_counts
     if (counts == theta.shape[1]).all():
         return None
-    index = oracle.bound["graph_index"].to(theta.device)
-    return elements_in_use(torch.tensor(counts, device=theta.device)[index], theta)
+    return elements_in_use(_counts_of_edges(oracle, theta.device), theta)
+
+
+def _counts_of_edges(oracle: Oracle, device: torch.device) -> Tensor:
+    """Return the number of edges of the graph of each instance, (B,)."""
+    counts = torch.tensor(vars(oracle)["graph"].edge_counts, device=device)
+    return counts[oracle.bound["graph_index"].to(device)]
 
 
 def numbers_of_nodes(graphs: GraphBatch, option: str, nodes: Any) -> Int[np.ndarray, " graphs"]:
