@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..kernels.arrays import as_tensor
 from ..shapes import Int
+from ..validation import check_flag
 from .graph import Graph
 
 __all__ = ["GraphBatch", "is_list_of_graphs"]
@@ -72,13 +73,22 @@ class GraphBatch:
     checksum: int = field(init=False)
 
     def __post_init__(self) -> None:
-        arrays = {name: np.array(getattr(self, name), np.int64) for name in ("edges", "edge_counts", "node_counts")}
-        edges, counts, nodes = arrays["edges"].reshape(-1, 2), arrays["edge_counts"], arrays["node_counts"]
-        arrays["edges"] = edges
+        arrays = {name: _integers(name, getattr(self, name)) for name in ("edges", "edge_counts", "node_counts")}
+        edges, counts, nodes = arrays["edges"], arrays["edge_counts"], arrays["node_counts"]
+        check_flag("directed", self.directed)
+        if edges.shape != (len(edges), 2) and edges.size:
+            raise InvalidInputError(f"GraphBatch: edges must be pairs of nodes, (E, 2), got shape {edges.shape}")
+        arrays["edges"] = edges = edges.reshape(-1, 2)
         if counts.ndim != 1 or counts.shape != nodes.shape or counts.sum() != len(edges) or (counts < 0).any():
             raise InvalidInputError(
                 f"GraphBatch: edge_counts and node_counts must hold a number for each graph, and edge_counts must add "
                 f"up to the {len(edges)} edges; got shapes {counts.shape} and {nodes.shape} with {counts.sum()} edges"
+            )
+        if (nodes < 0).any():
+            raise InvalidInputError(f"GraphBatch: node_counts must be at least 0, got {nodes.min()}")
+        if self.names is not None and [len(names) for names in self.names] != nodes.tolist():
+            raise InvalidInputError(
+                "GraphBatch: names must hold the names of the nodes of each graph, as many as node_counts says"
             )
         if not len(counts):
             raise InvalidInputError("GraphBatch must have at least one graph, got none")
@@ -106,6 +116,8 @@ class GraphBatch:
         directed : bool, optional
             Whether edges have a direction. By default as in networkx graphs; other graphs are directed.
         """
+        if not isinstance(graphs, Iterable):
+            raise InvalidInputError(f"graphs must be a sequence of graphs, got {graphs!r}")
         found = []
         for i, graph in enumerate(graphs):
             try:
@@ -268,8 +280,9 @@ class GraphBatch:
     def to_matrices(self, scores: Tensor) -> Tensor:
         """Return the scores of all edges, (ΣE,), as scores of the pairs of nodes, (G, N, N), −inf without an edge.
 
-        N is the largest number of nodes. Pass ``lengths=``:attr:`lengths` with the result. An edge from i to j has the
-        entry [i, j]. Undirected edges have the entry above the diagonal.
+        N is the largest number of nodes. Pass ``lengths=``:attr:`lengths` with the result, or ``lengths - 1`` for
+        oracles whose lengths do not count the root, such as ``arborescence``. An edge from i to j has the entry [i, j].
+        Undirected edges have the entry above the diagonal.
 
         Parameters
         ----------
@@ -332,6 +345,14 @@ class GraphBatch:
             received = f"shape {tuple(t.shape)}" if isinstance(t, Tensor) else f"a {type(t).__name__}"
             wanted = ", ".join(map(str, shape))
             raise InvalidInputError(f"{name} must be a tensor of shape ({wanted}, ...), got {received}")
+
+
+def _integers(name: str, values: Any) -> np.ndarray:
+    """Return a copy of an array, tensor or list of integers in int64."""
+    array = np.array(values.cpu() if isinstance(values, Tensor) else values)
+    if array.size and array.dtype.kind not in "iu":
+        raise InvalidInputError(f"GraphBatch: {name} must be an array of integers, got {array.dtype}")
+    return array.astype(np.int64)
 
 
 def _of_array(edges: Any, directed: bool | None) -> Graph:

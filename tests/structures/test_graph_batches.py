@@ -159,6 +159,11 @@ def test_packing() -> None:
         (lambda: si.GraphBatch.of([[(0, 1)], [(0, 1, 2)]]), "graph 1 of the batch"),
         (lambda: si.GraphBatch(np.array([[0, 5]]), np.array([1]), np.array([2])), "nodes from 0 to 1"),
         (lambda: si.GraphBatch(np.array([[0, 1]]), np.array([2]), np.array([2])), "add up to the 1 edges"),
+        (lambda: si.GraphBatch(np.array([[0.0, 1.9]]), np.array([1]), np.array([2])), "edges must be an array of int"),
+        (lambda: si.GraphBatch(np.array([[0, 1, 1]]), np.array([1]), np.array([2])), r"pairs of nodes, \(E, 2\)"),
+        (lambda: si.GraphBatch(np.array([[0, 1]]), np.array([1, 0]), np.array([2, -1])), "node_counts must be at lea"),
+        (lambda: si.GraphBatch(np.array([[0, 1]]), np.array([1]), np.array([2]), names=[("a",)]), "names must hold"),
+        (lambda: si.GraphBatch.of(5), "graphs must be a sequence"),  # type: ignore[arg-type]
         (lambda: si.GraphBatch.from_edge_index(torch.tensor([[0], [2]]), torch.tensor([0, 0, 1])), "same graph"),
         (lambda: si.GraphBatch.from_edge_index(torch.tensor([[0], [1]]), torch.tensor([1, 0])), "ascending order"),
         (lambda: si.GraphBatch.from_edge_index(torch.tensor([0, 1]), torch.tensor([0, 0])), r"shape \(2, E\)"),
