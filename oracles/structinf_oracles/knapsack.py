@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ _LARGEST = 2**53
 """The largest sum of weights. Sums of indices and weights stay within 64 bits."""
 
 _MOST_STATES = 2_000_000
-"""The largest number of states, pairs of an item and the capacities left, of a hypergraph."""
+"""The largest number of states, pairs of an item and the capacities left, for one row of weights."""
 
 
 @dataclass(frozen=True)
@@ -256,11 +257,22 @@ class _Problems(NamedTuple):
         if not goals:
             goals = _add_items(builder, np.zeros((1, items), np.int64), np.zeros((1, 1), np.int64)).tolist()
         found = cls(items, index, builder.build(np.array(goals), components=several))
-        _RECENT.appendleft(found)
+        _remember(found)
         return found
 
 
 _RECENT: deque[_Problems] = deque(maxlen=16)
+
+_MOST_REMEMBERED = 4_000_000
+"""The largest number of nodes of all remembered hypergraphs, about 250 MB. The newest hypergraph may have more."""
+
+
+def _remember(problems: _Problems) -> None:
+    """Remember a hypergraph, and forget the oldest hypergraphs beyond the limits."""
+    _RECENT.appendleft(problems)
+    with contextlib.suppress(IndexError):  # another thread forgets them too
+        while len(_RECENT) > 1 and sum(known.graph.nodes for known in tuple(_RECENT)) > _MOST_REMEMBERED:
+            _RECENT.pop()
 
 
 def _find_problems(items: int, keys: Sequence[bytes]) -> _Problems | None:

@@ -111,6 +111,14 @@ def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         oracle.argmax(torch.zeros(1, 12))
 
 
+def test_large_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structinf_oracles.knapsack, "_MOST_REMEMBERED", 50)
+    for shift in range(3):
+        mean = si.relax(scores(), "knapsack", "map", weights=WEIGHTS + shift, capacity=CAPACITY)
+        assert (mean * (WEIGHTS + shift)).sum(1).le(CAPACITY).all()
+    assert len(structinf_oracles.knapsack._RECENT) == 1
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
