@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError, UnsupportedError
+from ..errors import InvalidInputError, UnknownNameError, UnsupportedError
 from ..kernels.arrays import as_tensor
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple
@@ -153,7 +153,10 @@ class FactorGraph(ExactFactorGraph):
             shapes = (torch.Size([2] * len(index)),) * logic.table
             label = str(factor)
         else:
-            oracle = ORACLES.get(factor, **options)
+            try:
+                oracle = ORACLES.get(factor, **options)
+            except UnknownNameError as error:
+                raise UnknownNameError(f"{error}. Other factors: {', '.join(LOGIC_FACTORS)}") from None
             shapes = _shapes(additional)
             label = oracle.label()
         number = len(self._factors)
@@ -282,6 +285,13 @@ class FactorGraph(ExactFactorGraph):
             raise InvalidInputError(
                 f"labels must be the values of the variables, shape (..., {', '.join(map(str, self.shape))}), got "
                 f"{tuple(labels.shape)} with the batch flat"
+            )
+        wrong = (labels != 0) & (labels != 1)
+        if bool(wrong.any()):
+            index = int(wrong.nonzero()[0, 0])
+            raise InvalidInputError(
+                f"labels must be the values of the variables, 0 or 1, got {labels[wrong][0].item()} at batch index "
+                f"{index}"
             )
         values = labels.to(as_tuple(like)[0].dtype)
         others: list[Tensor] = []

@@ -168,6 +168,22 @@ def test_labels_are_the_variables() -> None:
         si.encode(torch.tensor([1, 1, 1, 0]), BITS, graph)
 
 
+@pytest.mark.parametrize("value", [2, -1])
+def test_labels_of_free_variables_are_0_or_1(value: int) -> None:
+    graph, theta = si.FactorGraph(3), torch.zeros(2, 3)
+    graph.add("xor", [0, 1])
+    labels = torch.tensor([[1, 0, 1], [1, 0, value]])
+    with pytest.raises(si.InvalidInputError, match=f"0 or 1, got {value} at batch index 1"):
+        si.encode(labels, theta, graph)
+    with pytest.raises(si.InvalidInputError, match=f"0 or 1, got {value} at batch index 1"):
+        si.FenchelYoungLoss(graph, "lp_map")(theta, labels.float())
+
+
+def test_unknown_factors_list_all_names() -> None:
+    with pytest.raises(si.UnknownNameError, match=r"no oracle is called 'xorr'.* Other factors: xor, or, at_most_one"):
+        si.FactorGraph(3).add("xorr", [0, 1])
+
+
 def _add_mistakes() -> dict[str, tuple[dict, str]]:
     return {
         "range": ({"factor": "xor", "variables": [0, 6]}, "from 0 to 5, got 6"),
