@@ -195,11 +195,15 @@ class Gibbs(StructureDistribution):
         """
         problem, shape = self._problem(), self._shape_of(value)
         copies = problem if shape == self.batch_shape else self._problem(shape)
-        with copies.numbering(), copies.plain_modes():
-            y = self._structures(value, copies)
-            score = inner_product(self._scaled_float64(copies), map_parts(torch.Tensor.double, y))
+
+        def score_of(rest: Problem) -> Tensor:
+            with rest.plain_modes():
+                y = self._structures(value, rest)
+                return rest.scatter(inner_product(self._scaled_float64(rest), map_parts(torch.Tensor.double, y)))
+
+        score = copies.solve_feasible(score_of, reads_gold=True).view(shape)
         log_z = self._log_partitions(problem)
-        score, is_infeasible = copies.scatter(score).view(shape), log_z.isneginf()
+        is_infeasible = log_z.isneginf()
         # Rounding could make log p(y) positive for a structure of probability near 1.
         found = (score - log_z.masked_fill(is_infeasible, 0)).clamp(max=0)
         return found.masked_fill(is_infeasible, -math.inf).to(problem.dtype)

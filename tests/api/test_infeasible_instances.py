@@ -170,6 +170,10 @@ def test_queries_and_gibbs(example: Example) -> None:
         for m, e in zip(as_tuple(draws), as_tuple(of_feasible), strict=True):
             assert_equal(m[:, [0, 2]], e)
             assert not m[:, INFEASIBLE].any()
+        log_p = gibbs.log_prob(draws)
+        assert log_p[:, INFEASIBLE].isneginf().all()
+        assert_equal(log_p[:, [0, 2]], of_rest.log_prob(of_feasible))
+        torch.testing.assert_close(si.log_prob(theta, draws, oracle, **zero), log_p)
 
 
 # ----------------------------------------------------------------------------- details, for chains
