@@ -28,7 +28,7 @@ _LARGEST = 2**53
 """The largest sum of weights. Sums of indices and weights stay within 64 bits."""
 
 _MOST_STATES = 2_000_000
-"""The largest number of states, pairs of an item and the capacities left, for one row of weights."""
+"""The largest number of states, pairs of an item and the capacities left, for each distinct capacity on average."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Knapsack(HypergraphProgram):
     occur are stored. All capacities large enough for the remaining items share one state. For the first i of d items
     the number of states is at most the least of 2^(d − i), the capacity + 1, and the total weight of the i items + 1.
     A larger capacity thus need not cost time. With m weights, a state has m remaining capacities, and the number of
-    states grows with the product of the capacities. Above 2,000,000 states, the oracle raises InvalidInputError; use
-    ``milp``, which has no sums.
+    states grows with the product of the capacities. Above 2,000,000 states, on average over the different capacities
+    of instances with the same weights, the oracle raises InvalidInputError; use ``milp``, which has no sums.
 
     Ties go to leaving an item, decided from the last item backwards.
 
@@ -293,13 +293,13 @@ def _add_items(graph: HypergraphBuilder, weights: np.ndarray, capacities: np.nda
     total = np.pad(np.cumsum(weights, 1), ((0, 0), (1, 0)))  # [:, i]: the most that the first i items can use
     left, goal = _distinct(np.minimum(capacities, total[:, -1]))
     head = graph.nodes(len(left))
-    goals, states = head[goal], len(left)
+    goals, states, most = head[goal], len(left), _MOST_STATES * max(len(left), 1)
     for i in reversed(range(weights.shape[1])):
         fits = (left >= weights[:, i]).all(1)
         after = np.concatenate([left, left[fits] - weights[:, i]])
         left, place = _distinct(np.minimum(after, total[:, i]))
         states += len(left)
-        if states > _MOST_STATES:
+        if states > most:
             raise InvalidInputError(
                 f"knapsack: these weights and capacities have more than {_MOST_STATES:,} states; divide weights and "
                 "capacities by a common number and round, or use milp for the best subset"

@@ -111,6 +111,14 @@ def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         oracle.argmax(torch.zeros(1, 12))
 
 
+def test_states_are_limited_for_each_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structinf_oracles.knapsack, "_MOST_STATES", 40)
+    theta, weights = torch.ones(8, 6), [10] * 6
+    # Capacities with different remainders share no states.
+    capacity = list(range(40, 48))
+    assert si.relax(theta, "knapsack", "map", weights=weights, capacity=capacity).sum(1).tolist() == [4] * 8
+
+
 def test_large_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structinf_oracles.knapsack, "_MOST_REMEMBERED", 50)
     for shift in range(3):
