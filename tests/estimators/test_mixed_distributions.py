@@ -122,6 +122,7 @@ def test_scales_of_coordinates_as_draws_gradients_and_batches():
         (torch.ones(3, 3), "does not broadcast"),
         (torch.tensor([1.0, 0.0, 1.0]), "coordinate_scale"),
         (torch.tensor([1.0, math.nan, 1.0]), "coordinate_scale"),
+        (torch.tensor([1.0, math.inf, 1.0]), "coordinate_scale"),
     ],
 )
 def test_wrong_scales_of_coordinates(factors, message):

@@ -31,12 +31,12 @@ class _Scores(Constraint):
 
 
 class _Positive(Constraint):
-    """Constraint: a positive number for each coordinate."""
+    """Constraint: a positive, finite number for each coordinate."""
 
     event_dim = 1
 
     def check(self, value: Tensor) -> Tensor:
-        return (value > 0).all(-1)
+        return ((value > 0) & (value < torch.inf)).all(-1)
 
 
 class _Simplex(Constraint):
