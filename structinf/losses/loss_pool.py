@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..adapters import StructurePool, is_due
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, list_to_tuple
+from ..parts import Parts, as_tuple, batch_size, list_to_tuple
 from ..shapes import Float
 from ..solvers.argmax import best_structure
 from ..validation import check_ratio, check_real
@@ -63,18 +63,23 @@ class LossPool(nn.Module):
                 f"a pool of structures needs one set Y for all instances, but {oracle.label()} has the instance data "
                 f"{', '.join(oracle.bound)}; forbid parts by scores of −inf instead, or use FenchelYoungLoss"
             )
-        if not self.training:
+        if not self.training or not all(batch_size(each) for each in scores):
             return
-        self.calls += 1
         with torch.no_grad():
-            if structures is not None:
-                self.memory.add(structures)
-            if is_due(self.calls, self.solve_ratio):
-                for each in scores:
-                    self.memory.add(best_structure(oracle, each))
+            # An infeasible instance raises an error here, before the call counts. The loss then calls again without it.
+            is_exact = is_due(self.calls + 1, self.solve_ratio)
+            best = [best_structure(oracle, each) for each in scores] if is_exact else []
+            self.calls += 1
+            for each in ([] if structures is None else [structures]) + best:
+                self.memory.add(each)
 
     def scores(self, theta: Parts) -> Float[Tensor, "batch structures"]:
-        """Return the scores of all structures, (B, K), differentiable in θ; −inf if a part is forbidden."""
+        """Return the scores of all structures, (B, K), differentiable in θ; −inf if a part is forbidden.
+
+        For an empty batch, the pool may be empty; then K is 1.
+        """
+        if not batch_size(theta) and not len(self):
+            return as_tuple(theta)[0].unsqueeze(-1).flatten(1).sum(1, keepdim=True)
         if not len(self):
             raise InvalidInputError(
                 "the pool has no structures; pass pool=..., or call the loss in training mode with solve_ratio above 0"
@@ -99,6 +104,8 @@ class LossPool(nn.Module):
         error_msgs: list[str],
     ) -> None:
         own = {key.removeprefix(prefix): t for key, t in state_dict.items() if key.startswith(prefix)}
+        if strict:
+            unexpected_keys += [prefix + key for key in own if key.split(".")[0] not in ("calls", "structures")]
         if "calls" not in own:
             missing_keys.append(prefix + "calls")
             return

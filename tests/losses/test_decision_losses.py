@@ -456,3 +456,24 @@ def test_wrong_options():
     for make in (si.PerturbationGradientLoss, si.ConeLoss):
         with pytest.raises(UnsupportedError, match="takes scores of at most 0"):
             make("path", **grid)
+
+
+@pytest.mark.parametrize("name", ["ranking", "contrastive"])
+def test_schedule_of_a_pool_counts_a_call_once_beside_infeasible_instances(name):
+    loss = si.RankingLoss if name == "ranking" else si.ContrastiveLoss
+    loss = loss("categorical", solve_ratio=0.5, reduction="none", on_infeasible="zero")
+    theta = torch.tensor([[1.0, 2.0, 0.0], [-torch.inf] * 3])
+    target = torch.tensor([[1.0, 0.0, 3.0], [-torch.inf] * 3]) if name == "ranking" else torch.tensor([2, 0])
+    assert loss(theta, target)[1] == 0
+    assert loss.pool.memory.structures.argmax(1).sort().values.tolist() == [1, 2]
+    assert loss.pool.calls == 1
+
+
+@pytest.mark.parametrize("name", ["ranking", "contrastive"])
+def test_empty_batch_needs_no_pool_and_takes_no_turn_of_the_schedule(name):
+    loss = si.RankingLoss("categorical") if name == "ranking" else si.ContrastiveLoss("categorical", "map")
+    targets = [torch.zeros(n, 3) if name == "ranking" else torch.zeros(n, dtype=torch.int64) for n in (0, 1)]
+    assert loss(torch.zeros(0, 3, requires_grad=True), targets[0]) == 0
+    assert loss(torch.zeros(1, 3), targets[1]).isfinite()
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: \"pool.other\""):
+        loss.load_state_dict(loss.state_dict() | {"pool.other": torch.zeros(1)})
