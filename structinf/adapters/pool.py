@@ -103,6 +103,14 @@ class StructurePool:
         picked = [m[index].to(t) for m, t in zip(self._memory, as_tuple(like), strict=True)]
         return pack(tuple(picked), self.is_tuple)
 
+    def drop_oldest(self) -> None:
+        """Remove the structure that was used the longest ago."""
+        index, last = self._rows.popitem(last=False)[1], self._keys.pop()
+        if index < len(self):
+            self._keys[index], self._rows[last] = last, index
+            for t in self._memory:
+                t[index] = t[len(self)]
+
     def state(self) -> dict[str, Tensor]:
         """Return the structures as tensors by name, from the oldest use to the latest, for :meth:`load`.
 

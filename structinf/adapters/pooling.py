@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections import OrderedDict
@@ -75,8 +76,8 @@ def pooled(
         The share of exact calls, between 0 and 1. With 1, all answers are exact, and repeated scores are answered from
         the cache.
     capacity : int
-        The largest number of structures in all pools together. A new structure replaces the structure that was the
-        answer of an instance the longest ago.
+        The largest number of structures in all pools together. A new structure replaces a structure of the pool that
+        was used the longest ago: the structure that was the answer of an instance the longest ago.
     cache : int
         The largest number of exact answers that are stored by the bytes of their scores; 0 stores none. Calls may pass
         the instance data ``example``, an integer for each instance. The cache then keeps the 2 latest answers of each
@@ -164,6 +165,10 @@ class Pooled(Wrapper):
         super().validate(theta)
 
     def argmax(self, theta: AnyParts) -> Parts:
+        with self._memory.uncounted_if_failed():
+            return self._answer(theta)
+
+    def _answer(self, theta: AnyParts) -> Parts:
         memory, size = self._memory, batch_size(theta)
         whole = map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), theta)
         keys = _Keys(whole, self.bound)
@@ -174,7 +179,8 @@ class Pooled(Wrapper):
         due = [b for b in unknown if memory.is_due(self.solve_ratio)]
         self._solve(whole, due, keys, found)
         rest = [b for b in unknown if found[b] is None]
-        for _, rows, pool, scores, places in self._best_of_pools(whole, rest, keys):
+        for group, rows, pool, scores, places in self._best_of_pools(whole, rest, keys):
+            memory.pools.move_to_end(group)
             taken = [i for i, score in enumerate(scores) if math.isfinite(score)]
             structures = pool.take(torch.tensor([places[i] for i in taken], dtype=torch.int64, device="cpu"), whole)
             for k, i in enumerate(taken):
@@ -194,15 +200,25 @@ class Pooled(Wrapper):
         structures : (K, *event) Tensor, or tuple of Tensors
             Structures of instances without instance data.
         """
-        tensors = as_tuple(list_to_tuple(structures))
+        known: Parts = list_to_tuple(structures)
+        tensors = as_tuple(known)
         for t in tensors:
             if not isinstance(t, Tensor) or not t.is_floating_point() or t.ndim < 2 or not bool(t.isfinite().all()):
                 raise InvalidInputError("structures must be finite tensors (K, *event) in floating point")
         if self.bound:
             raise InvalidInputError("add: the oracle has instance data; its pools grow by calls only")
-        group = _Keys(pack(tensors, isinstance(structures, tuple | list)), {}).group(0)
+        try:
+            ndims = self.oracle.resolve_event_ndim(known)
+        except InvalidInputError as error:
+            raise InvalidInputError(str(error).replace("theta", "structures", 1)) from None
+        if tuple(t.ndim - 1 for t in tensors) != ndims:
+            raise InvalidInputError(
+                f"structures must have one batch dimension before the {list(ndims)} dimensions of a structure, got "
+                f"shapes {[tuple(t.shape) for t in tensors]}"
+            )
+        group = _Keys(known, {}).group(0)
         for k in range(len(tensors[0])):
-            self._memory.add(group, pack(tuple(t[k] for t in tensors), isinstance(structures, tuple | list)))
+            self._memory.add(group, map_parts(lambda t, k=k: t[k], known))
 
     def exact(self) -> Oracle:
         """Return the inner oracle, whose answers do not depend on earlier calls."""
@@ -324,18 +340,38 @@ class _Memory:
         self.calls = 0
         self.counts = dict.fromkeys(("answers", "exact", "cached", "compared", "gap"), 0.0)
 
+    @contextlib.contextmanager
+    def uncounted_if_failed(self) -> Iterator[None]:
+        """Restore the schedule and the numbers of the report if the context raises an error.
+
+        The call may then run again without infeasible instances.
+        """
+        calls, counts = self.calls, dict(self.counts)
+        try:
+            yield
+        except BaseException:
+            self.calls, self.counts = calls, counts
+            raise
+
     def is_due(self, ratio: float) -> bool:
         """Count an instance, and return whether the schedule sends it to the inner oracle."""
         self.calls += 1
         return is_due(self.calls, ratio)
 
     def add(self, group: str, y: Parts) -> None:
-        """Add a structure to the pool ``group``. The pools used the longest ago give up their places."""
+        """Add a structure to the pool ``group``."""
         pool = self.pools.setdefault(group, StructurePool(self.capacity))
         self.pools.move_to_end(group)
         pool.add(map_parts(lambda t: t[None], y))
-        while sum(map(len, self.pools.values())) > self.capacity:
-            self.pools.popitem(last=False)
+        self._keep_to_capacity()
+
+    def _keep_to_capacity(self) -> None:
+        """Remove the oldest structures of the pools used the longest ago."""
+        for _ in range(sum(map(len, self.pools.values())) - self.capacity):
+            group = next(iter(self.pools))
+            self.pools[group].drop_oldest()
+            if not len(self.pools[group]):
+                del self.pools[group]
 
     def cached(self, example: int | None, digest: str) -> Parts | None:
         """Return the stored answer, or None."""
@@ -372,11 +408,16 @@ class _Memory:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Replace the state."""
+        if not isinstance(state, Mapping) or not self.state().keys() <= state.keys():
+            raise InvalidInputError(
+                f"state must be the result of state_dict, a dict with {', '.join(self.state())}, got {state!r:.80}"
+            )
         self.pools, self.answers = OrderedDict(), OrderedDict()
         for group, own in state["pools"].items():
             pool = StructurePool(self.capacity)
             pool.load(own)
             self.pools[group] = pool
+        self._keep_to_capacity()
         for example, digest, y in state["answers"]:
             self.store(example, digest, y)
         self.calls, self.counts = state["calls"], dict(state["counts"])

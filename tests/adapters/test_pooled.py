@@ -138,9 +138,44 @@ def test_instances_with_other_instance_data_use_other_pools():
     other = si.relax((torch.randn(3, 4, 2), transition), oracle, "map", lengths=[1, 2, 4])
     for y, length in zip(other[0], (1, 2, 4), strict=True):
         assert not y[length:].any()
-    small = si.pooled("chain", solve_ratio=1.0, capacity=2)
-    si.relax((unary, transition), small, "map", lengths=lengths)
-    assert sum(map(len, small._memory.pools.values())) <= 2
+
+
+def test_a_full_memory_drops_the_oldest_structures_of_the_pool_used_the_longest_ago():
+    theta = torch.eye(4)
+    oracle = si.pooled("bits", solve_ratio=0.0, capacity=4, cache=0)
+
+    def solve(rows, length):
+        oracle.solve_ratio = 1.0
+        si.relax(theta[rows], oracle, "map", lengths=[length] * len(rows))
+        oracle.solve_ratio = 0.0
+
+    def sizes():
+        return [len(pool) for pool in oracle._memory.pools.values()]
+
+    solve([0, 1, 2, 3], 4)
+    solve([0], 3)
+    assert sizes() == [3, 1]
+    left = next(iter(oracle._memory.pools.values())).structures
+    assert sorted(left.argmax(1).tolist()) == [1, 2, 3]
+    # An answer from a pool uses the structure and the pool.
+    si.relax(theta[1:2], oracle, "map", lengths=[4])
+    solve([1], 3)
+    assert sizes() == [2, 2]
+    left = next(iter(oracle._memory.pools.values())).structures
+    assert sorted(left.argmax(1).tolist()) == [1, 3]
+    si.relax(theta[1:2], oracle, "map", lengths=[4])
+    solve([0], 2)
+    assert sizes() == [1, 2, 1]
+    other = si.pooled("bits", capacity=2)
+    other.load_state_dict(oracle.state_dict())
+    assert [len(pool) for pool in other._memory.pools.values()] == [1, 1]
+
+
+def test_a_call_that_fails_does_not_count():
+    oracle = si.pooled("categorical", solve_ratio=0.5, cache=0)
+    theta = torch.tensor([[1.0, 0.0], [2.0, 1.0], [-math.inf] * 2])
+    si.relax(theta, oracle, "map", on_infeasible="zero")
+    assert oracle.report()[:3] == (2, 1, 0)
 
 
 def test_forbidden_and_infeasible_instances():
@@ -236,6 +271,14 @@ def test_wrong_options():
         si.pooled("categorical", k=2)
     with pytest.raises(InvalidInputError, match="has the instance data lengths"):
         si.pooled(si.get_oracle("chain").bind(lengths=[3]))
+    for structures, message in (
+        (torch.eye(3)[None], "structures must have one batch dimension before the \\[1\\] dimensions"),
+        ([torch.eye(3), torch.eye(3)], "structures: categorical takes one tensor, got a tuple of 2"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            si.pooled("categorical").add(structures)
+    with pytest.raises(InvalidInputError, match="state must be the result of state_dict, a dict with pools, answers"):
+        si.pooled("categorical").load_state_dict({})
     assert repr(si.pooled("subset", k=2)) == (
         "pooled(Subset(k=2, at_most=False), solve_ratio=0.1, capacity=1000, cache=10000)"
     )
