@@ -17,7 +17,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from torch import Tensor
 from ..errors import (
     InfeasibleError,
     InvalidInputError,
+    PluginError,
     SolverLimitError,
     StructinfError,
     UnsupportedError,
@@ -35,6 +36,7 @@ from ..errors import (
 from ..oracle import Oracle
 from ..parts import AnyParts, Parts, as_tuple, batch_size, map_parts, pack
 from ..validation import check_flag, check_natural, check_positive
+from .pooling import Pooled
 from .wrapper import Wrapper
 
 __all__ = ["Parallel", "parallel"]
@@ -86,7 +88,7 @@ def parallel(
     Raises
     ------
     UnsupportedError
-        If joblib is not installed.
+        If joblib is not installed, or if ``oracle`` is a pooled oracle: use ``pooled(parallel(...))`` instead.
 
     Examples
     --------
@@ -122,6 +124,11 @@ class Parallel(Wrapper):
         options: Mapping[str, Any],
     ) -> None:
         super().__init__(oracle, options)
+        if isinstance(self.oracle, Pooled):
+            raise UnsupportedError(
+                "si.parallel would give each process its own pool; use si.pooled(si.parallel(oracle)), which solves "
+                "the exact calls in processes"
+            )
         joblib = _joblib()
         if workers is not None:
             check_natural("workers", workers)
@@ -379,17 +386,29 @@ def _solve_chunk(
             # Threads cannot record warnings of their own. The warnings get the numbers of the whole batch at once.
             stack.enter_context(renumber_instances(rows))
         else:
-            caught = stack.enter_context(warnings.catch_warnings(record=True)) or []
+            # The list grows during the call.
+            caught = cast(list[Any], stack.enter_context(warnings.catch_warnings(record=True)))
             warnings.simplefilter("always")
         try:
             y = oracle.argmax(pack(tuple(torch.from_numpy(t.copy()) for t in theta), is_tuple))
             structures = [t.numpy() for t in as_tuple(y)]
         except Exception as found:
-            error = found
+            error = found if process == _process_name() else _as_picklable(found, oracle)
     if marker:
         os.remove(marker)
     seconds = time.perf_counter() - start
     return _Result(rows, seconds, structures, [(str(w.message), w.category) for w in caught], error)
+
+
+def _as_picklable(error: Exception, oracle: Oracle) -> Exception:
+    """Return the error, or a PluginError with its message if the calling process could not load the error."""
+    import cloudpickle
+
+    try:
+        pickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return PluginError(f"{oracle.label()} failed in another process: {type(error).__name__}: {error}")
+    return error
 
 
 # ----------------------------------------------------------------------------- joblib

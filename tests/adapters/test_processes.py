@@ -15,7 +15,16 @@ import pytest
 import torch
 
 import structinf as si
-from structinf import ConvergenceWarning, InfeasibleError, InvalidInputError, PluginError, SolverLimitError, WorkerError
+from structinf import (
+    ConvergenceWarning,
+    InfeasibleError,
+    InvalidInputError,
+    PluginError,
+    SolverLimitError,
+    UnsupportedError,
+    WorkerError,
+)
+from structinf.adapters import processes
 from structinf.adapters.processes import _Costs
 from structinf.errors import warn_user
 from structinf.testing import check_oracle
@@ -121,6 +130,36 @@ def test_errors_and_warnings_name_the_instances_of_the_batch():
         si.relax(theta, threads(Warns()), "map")
 
 
+class UnpicklableError(Exception):
+    """An exception whose constructor takes two arguments, so that pickle cannot restore it."""
+
+    def __init__(self, code, hint):
+        super().__init__(f"code {code}, {hint}")
+
+
+def test_warnings_and_errors_of_another_process_come_back(monkeypatch):
+    monkeypatch.setattr(processes, "_prepare_process", lambda _: None)
+
+    class Oracle(si.Oracle):
+        event_ndim = 1
+
+        def argmax(self, theta):
+            warn_user("stopped early at batch index 1", ConvergenceWarning)
+            if theta[0, 0] > 50:
+                raise UnpicklableError(7, "no license")
+            return si.relax(theta, "categorical", "map")
+
+    def solve(theta):
+        return processes._solve_chunk([4, 5], Oracle(), {}, [theta.numpy()], False, "", ("elsewhere:1", False))
+
+    result = solve(scores(2))
+    assert result.warnings == [("stopped early at batch index 1", ConvergenceWarning)]
+    assert result.error is None
+    error = solve(100 + scores(2)).error
+    assert isinstance(error, PluginError)
+    assert str(error) == "Oracle failed in another process: UnpicklableError: code 7, no license"
+
+
 def test_chunks_follow_the_measured_cost():
     costs = _Costs()
     assert [len(c) for c in costs.chunks(range(32), 2)] == [4] * 8
@@ -156,6 +195,8 @@ def test_wrong_options():
     ):
         with pytest.raises(InvalidInputError, match=message):
             si.parallel("categorical", **options)
+    with pytest.raises(UnsupportedError, match=r"use si.pooled\(si.parallel\(oracle\)\)"):
+        si.parallel(si.pooled("categorical"))
     assert repr(si.parallel("categorical", workers=2)) == "parallel(Categorical(), workers=2, backend='loky')"
 
 
