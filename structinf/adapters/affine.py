@@ -145,6 +145,8 @@ class Affine(_WithConstantTerm):
         form = self.oracle.event_ndim
         self._inner_is_tuple = isinstance(form, tuple)
         self._rows = None if g is None else _matrix("g", g)
+        if self._rows is not None and self._rows.ndim != 2:
+            raise InvalidInputError(f"g must be a matrix, got shape {tuple(self._rows.shape)}")
         constant = None if h is None else tuple(_matrix("h", t) for t in as_tuple(list_to_tuple(h)))
         self._shapes = self._event_shapes(event_shape, constant)
         self._size = sum(map(math.prod, self._shapes))
@@ -154,7 +156,7 @@ class Affine(_WithConstantTerm):
                     f"h must have the shape of a structure of {self.oracle.label()}, {self._shapes}, got "
                     f"{[tuple(t.shape) for t in constant or ()]}"
                 )
-        if self._rows is not None and (self._rows.ndim != 2 or self._rows.shape[1] != self._size):
+        if self._rows is not None and self._rows.shape[1] != self._size:
             raise InvalidInputError(
                 f"g must be a matrix with a column for each of the {self._size} parts of a structure, got shape "
                 f"{tuple(self._rows.shape)}"
@@ -187,6 +189,16 @@ class Affine(_WithConstantTerm):
             )
         size = batch_size(theta)
         self._inner.validate(self._as_inner(as_tuple(theta)[0].new_zeros(size, self._size)))
+
+    def valid_parts(self, theta: AnyParts) -> Parts | None:
+        if self._rows is not None:
+            return None
+        tensors = as_tuple(theta)
+        masks = self._inner.valid_parts(pack(tensors[: len(self._shapes)], self._inner_is_tuple))
+        if masks is None:
+            return None
+        weight = [torch.ones_like(t[:1], dtype=torch.bool) for t in tensors[len(self._shapes) :]]
+        return pack((*as_tuple(masks), *weight), self._is_tuple)
 
     def argmax(self, theta: AnyParts) -> Parts:
         tensors = as_tuple(theta)
@@ -232,11 +244,18 @@ class Affine(_WithConstantTerm):
         """Return the shape of each tensor of a structure of the inner oracle."""
         form = self.oracle.event_ndim
         if event_shape is not None:
-            given = tuple(event_shape) if self._inner_is_tuple else (event_shape,)
-            shapes = tuple(tuple(int(n) for n in s) for s in given)
+            try:
+                given = tuple(event_shape) if self._inner_is_tuple else (event_shape,)
+                shapes = tuple(tuple(int(n) for n in s) for s in given)
+            except (TypeError, ValueError):
+                example = "((4, 3), (3, 3))" if self._inner_is_tuple else "(4,)" if form == 1 else "(4, 4)"
+                raise TypeError(
+                    f"event_shape must be the shape of a structure of {self.oracle.label()}, for example "
+                    f"event_shape={example}, got {event_shape!r}"
+                ) from None
         elif constant is not None:
             shapes = tuple(tuple(t.shape) for t in constant)
-        elif form == 1 and self._rows is not None and self._rows.ndim == 2:
+        elif form == 1 and self._rows is not None:
             shapes = ((self._rows.shape[1],),)
         else:
             raise TypeError(
@@ -424,5 +443,5 @@ class Generalized(_WithConstantTerm):
                 + (" with NaN or infinity" if isinstance(value, Tensor) and value.shape == like.shape else "")
             )
         used = (like.isneginf() & (value != 0)).unsqueeze(-1).flatten(1).any(1)
-        check_feasible(~used, "structure of finite score from maximiser")
+        check_feasible(~used, "structure of maximiser")
         return value.detach().to(like).clone()

@@ -93,6 +93,11 @@ class FunctionOracle(Oracle):
             raise TypeError(f"f must be a function of the scores of one instance, got {type(f).__name__}")
         for n in event_ndim if isinstance(event_ndim, tuple) else (event_ndim,):
             check_natural("event_ndim", n, 1)
+        if not isinstance(instance_ndim, Mapping):
+            raise TypeError(
+                'instance_ndim must be a mapping of names to numbers of dimensions, for example {"capacity": 0}, got '
+                f"{instance_ndim!r}"
+            )
         for key, n in instance_ndim.items():
             check_natural(f"instance_ndim of {key}", n, 0)
         check_flag("requires_nonpositive_theta", requires_nonpositive_theta)
@@ -163,6 +168,8 @@ class FunctionOracle(Oracle):
         if isinstance(array, Tensor):
             array = array.detach().cpu().numpy()
         try:
+            if np.iscomplexobj(array):
+                raise TypeError("the numbers are complex")
             array = np.asarray(array, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise PluginError(f"{self._name} must return an array of numbers at batch index {b} ({error})") from error

@@ -177,6 +177,16 @@ def test_structures_of_several_dimensions_tensors_and_instance_data():
 WHOLE = torch.tensor([2.0, 3.0, 5.0, 4.0, 2.0])
 
 
+def test_values_in_the_padding_have_no_effect():
+    constant = torch.randn(3, 2), torch.zeros(2, 2)
+    oracle = si.Affine("chain", h=constant)
+    unary, transition = torch.randn(2, 3, 2), torch.zeros(2, 2)
+    wanted = si.relax((unary + constant[0], transition), "chain", "map", lengths=[3, 1])
+    unary[1, 1:] = torch.nan
+    found = si.relax(oracle.scores((unary, transition)), oracle, "map", lengths=[3, 1])
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=False))
+
+
 def test_laws():
     assert not check_oracle(si.Affine("subset", G, k=2), event_shape=(3,)).failed
 
@@ -213,7 +223,8 @@ def test_forbidden_rows():
 def test_wrong_input():
     for make, error, message in (
         (lambda: si.Affine("subset", k=2), TypeError, "Affine needs g or h"),
-        (lambda: si.Affine("subset", G[:, :, None], k=2), TypeError, "event_shape: give the shape"),
+        (lambda: si.Affine("subset", G[:, :, None], k=2), InvalidInputError, "g must be a matrix, got shape"),
+        (lambda: si.Affine("subset", G, event_shape=4, k=2), TypeError, r"for example event_shape=\(4,\), got 4"),
         (lambda: si.Affine("assignment", G), TypeError, "event_shape: give the shape of a structure of assignment"),
         (lambda: si.Affine("assignment", G, event_shape=(5,)), InvalidInputError, "tensors of \\[2\\] dimensions"),
         (lambda: si.Affine("assignment", G, event_shape=(2, 2)), InvalidInputError, "a column for each of the 4 parts"),

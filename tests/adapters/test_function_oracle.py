@@ -93,6 +93,7 @@ def test_errors_name_the_instance():
         (np.zeros(3), PluginError, r"must return finite numbers of shape \(2,\) at batch index 1, got shape \(3,\)"),
         (np.full(2, np.nan), PluginError, "at batch index 1, got NaN or infinity"),
         ("ab", PluginError, "must return an array of numbers at batch index 1"),
+        (np.full(2, 1j), PluginError, "at batch index 1 .the numbers are complex"),
         ((np.zeros(2),), PluginError, "must return one array"),
         (limit, SolverLimitError, "batch index 1"),
     ):
@@ -107,6 +108,7 @@ def test_wrong_options():
         (lambda: si.oracle_from_function(best, 0), InvalidInputError, "event_ndim must be"),
         (lambda: si.oracle_from_function(best, (1, -1)), InvalidInputError, "event_ndim must be"),
         (lambda: si.oracle_from_function(best, 1, instance_ndim={"k": -1}), InvalidInputError, "instance_ndim of k"),
+        (lambda: si.oracle_from_function(best, 1, instance_ndim=["k"]), TypeError, "instance_ndim must be a mapping"),
         (lambda: si.oracle_from_function(best, 1, requires_nonpositive_theta=2), InvalidInputError, "must be True"),
     ):
         with pytest.raises(error, match=message):
