@@ -17,8 +17,7 @@ from ..errors import InvalidInputError, UnknownNameError
 from ..oracle import Oracle
 from ..parts import as_tuple, map_parts
 from ..registry import Registry, did_you_mean
-from ..regularizers import check_temperature
-from ..relaxation import RELAXATIONS, Relaxation, inner_modules
+from ..relaxation import RELAXATIONS, Relaxation, inner_modules, register_temperature
 from ..shapes import Float
 from ..transitions import TransitionSystem
 from .base import ESTIMATORS, Estimator, evaluate, flat_rows
@@ -255,9 +254,6 @@ class Latent(nn.Module):
         The set of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     method : str, Relaxation or Estimator
         A name of :func:`list_methods`, or an object.
-    temperature_schedule : callable, optional
-        Maps the number of earlier training steps, an integer, to the temperature of the method. A step is a forward
-        pass in training mode. The buffer ``steps`` counts them, so that a checkpoint includes their number.
     **options
         Options of an oracle or a method given by name. An object already has its options.
 
@@ -266,10 +262,11 @@ class Latent(nn.Module):
     UnsupportedError, UnknownNameError, InvalidInputError
         In the cases of :func:`latent`.
     TypeError
-        If there is no such option, or if a method with a schedule has no option ``temperature``.
+        If neither the oracle nor the method has an option.
 
     Examples
     --------
+    >>> import structinf as si
     >>> layer = Latent("subset", "marginals", k=2)
     >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
     >>> layer(lambda z: z.square().sum(1), theta)
@@ -277,22 +274,19 @@ class Latent(nn.Module):
 
     A temperature that falls from 1 to 0.1 within 1000 steps:
 
-    >>> schedule = lambda step: max(0.1, 0.1 ** (step / 1000))
-    >>> layer = Latent(
-    ...     "categorical", "marginals", temperature_schedule=schedule
-    ... )
-    >>> layer(lambda z: z.square().sum(1), theta).shape, layer.steps
-    (torch.Size([1]), tensor(1))
+    >>> temperature = nn.Parameter(torch.tensor(1.0), requires_grad=False)
+    >>> layer = Latent("categorical", "marginals", temperature=temperature)
+    >>> schedule = si.TemperatureSchedule(temperature, end=0.1, steps=1000)
+    >>> value = layer(lambda z: z.square().sum(1), theta)
+    >>> schedule.step()
+    >>> print(f"{layer.temperature.item():.4f}")
+    0.9977
     """
-
-    steps: Tensor
 
     def __init__(
         self,
         oracle: str | Oracle | TransitionSystem,
         method: Method,
-        *,
-        temperature_schedule: Callable[[int], float] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -302,17 +296,10 @@ class Latent(nn.Module):
             self.method: Relaxation | Estimator = registry.get(item, **options)
         else:
             self.oracle, self.method = resolve_in(registry, oracle, item, options)
-        if temperature_schedule is not None:
-            if not callable(temperature_schedule):
-                raise TypeError(f"temperature_schedule must be a function of the step, got {temperature_schedule!r}")
-            if not self._has_temperature():
-                raise TypeError(
-                    f"temperature_schedule: {self.method.label()} has no temperature; use a method with this option"
-                )
-        self.temperature_schedule = temperature_schedule
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device="cpu"))
-        if isinstance(self.method, Relaxation) and (inner := inner_modules(self.method)):
-            self.inner = nn.ModuleList(inner)
+        if isinstance(self.method, Relaxation):
+            register_temperature(self, self.method)
+            if inner := inner_modules(self.method):
+                self.inner = nn.ModuleList(inner)
 
     def __setattr__(self, name: str, value: Any) -> None:
         refuse_name(name, value)
@@ -342,24 +329,7 @@ class Latent(nn.Module):
         **instance_data
             Instance data of the oracle, for example ``lengths``.
         """
-        method = self.method
-        if self.temperature_schedule is not None:
-            method = self._at_temperature(self.temperature_schedule(int(self.steps)))
-            if self.training:
-                self.steps += 1
-        return latent(g, theta, self.oracle, method, inputs=inputs, generator=generator, **instance_data)
-
-    def _has_temperature(self) -> bool:
-        if isinstance(self.method, Relaxation) and dataclasses.is_dataclass(self.method):
-            return any(field.name == "temperature" for field in dataclasses.fields(self.method))
-        return hasattr(self.method, "temperature")
-
-    def _at_temperature(self, temperature: float) -> Relaxation | Estimator:
-        check_temperature(temperature)
-        if isinstance(self.method, Estimator):
-            object.__setattr__(self.method, "temperature", temperature)
-            return self.method
-        return dataclasses.replace(self.method, temperature=temperature)  # type: ignore[type-var,call-arg]
+        return latent(g, theta, self.oracle, self.method, inputs=inputs, generator=generator, **instance_data)
 
     def extra_repr(self) -> str:
         method = "" if isinstance(self.method, nn.Module) else f", method={self.method!r}"

@@ -1,4 +1,4 @@
-"""Annealing: a tensor with a temperature that changes from step to step."""
+"""Annealing: a temperature that changes from step to step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TemperatureSchedule"]
 
 
 class TemperatureSchedule:
-    """Anneal a temperature: write the next temperature into a tensor at each step.
+    """Anneal a temperature: compute the next temperature at each step, and write it into a tensor.
 
     With the start T₀, the end T₁ and the fraction f of the steps taken, at most 1, the temperature is
 
@@ -26,18 +26,25 @@ class TemperatureSchedule:
 
     and T₁ after the last step. The tensor is the option ``temperature`` of a layer, a loss or a call. In a module, use
     an nn.Parameter with ``requires_grad=False``, which keeps its identity if the module moves to another device.
+    Methods that take no tensor, such as ``gumbel_crf`` and ``sparsemax``, get the number of the attribute
+    ``temperature`` in each call.
 
     Parameters
     ----------
-    temperature : Tensor
-        A tensor with one number, the start T₀. Each step changes it in place, so call :meth:`step` after the backward
-        pass.
+    temperature : Tensor or float
+        The start T₀, above 0: a number, or a tensor with one number. Each step changes the tensor in place, so call
+        :meth:`step` after the backward pass.
     end : float
         T₁, above 0.
     steps : int
         The number of steps until T₁, at least 1.
     shape : "exponential", "linear" or "cosine"
         The formula.
+
+    Attributes
+    ----------
+    temperature : Tensor or float
+        The tensor, or the number of the last step.
 
     Raises
     ------
@@ -58,28 +65,41 @@ class TemperatureSchedule:
     0.10
     0.01
     0.01
+
+    A method that takes a number:
+
+    >>> schedule = TemperatureSchedule(1.0, end=0.01, steps=2)
+    >>> for _ in range(2):
+    ...     value = si.latent(
+    ...         lambda z: z.square().sum(1),
+    ...         torch.tensor([[1.0, 2.0, 0.5]]),
+    ...         "subset",
+    ...         "sparsemax",
+    ...         k=2,
+    ...         temperature=schedule.temperature,
+    ...     )
+    ...     schedule.step()
     """
 
     def __init__(
         self,
-        temperature: Tensor,
+        temperature: Tensor | float,
         end: float,
         steps: int,
         shape: Literal["exponential", "linear", "cosine"] = "exponential",
     ) -> None:
-        if not isinstance(temperature, Tensor):
-            raise TypeError(f"temperature must be a tensor, which the schedule changes, got {temperature!r}")
         check_temperature(temperature, allow_tensor=True)
-        if temperature.requires_grad:
+        if isinstance(temperature, Tensor) and temperature.requires_grad:
             raise InvalidInputError("temperature requires a gradient; pass a tensor with requires_grad=False")
         check_temperature(end, name="end")
         check_natural("steps", steps, 1)
         check_choice("shape", shape, ("exponential", "linear", "cosine"))
-        self.temperature, self.start, self.end = temperature, temperature.item(), float(end)
+        self.temperature = temperature if isinstance(temperature, Tensor) else float(temperature)
+        self.start, self.end = float(temperature), float(end)
         self.steps, self.shape, self.count = steps, shape, 0
 
     def step(self) -> None:
-        """Write the next temperature into the tensor."""
+        """Set the next temperature."""
         self.count += 1
         self._write()
 
@@ -88,7 +108,7 @@ class TemperatureSchedule:
         return {"count": self.count, "start": self.start}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state, and write its temperature into the tensor.
+        """Continue from a state, and set its temperature.
 
         Parameters
         ----------
@@ -109,4 +129,7 @@ class TemperatureSchedule:
             value = self.start + (self.end - self.start) * fraction
         else:
             value = self.end + (self.start - self.end) * (1 + math.cos(math.pi * fraction)) / 2
-        self.temperature.fill_(value)
+        if isinstance(self.temperature, Tensor):
+            self.temperature.fill_(value)
+        else:
+            self.temperature = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -138,26 +139,23 @@ def test_wrong_functions_and_options():
         si.latent(lambda z, x: x, scores(), SUBSET, "marginals", inputs=torch.zeros(2))
     with pytest.raises(TypeError, match="transition system"):
         si.latent(g, torch.zeros(1, 2), si.transitions.PlackettLuce(2), "marginals")
-    with pytest.raises(TypeError, match="no temperature"):
-        si.Latent(SUBSET, "score_function", temperature_schedule=lambda step: 1.0)
 
 
-def test_module_with_a_schedule_and_states():
-    layer = si.Latent("subset", "marginals", k=2, temperature_schedule=lambda step: 1.0 / (1 + step))
+def test_module_with_a_temperature_that_changes():
+    temperature = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64), requires_grad=False)
+    layer = si.Latent("subset", "marginals", k=2, temperature=temperature)
+    schedule = si.TemperatureSchedule(temperature, end=0.1, steps=2, shape="linear")
     theta = scores()
-    for step in range(3):
-        expected = si.latent(g, theta, SUBSET, "marginals", temperature=1 / (1 + step))
-        torch.testing.assert_close(layer(g, theta), expected)
-    copy = si.Latent("subset", "marginals", k=2, temperature_schedule=lambda step: 1.0 / (1 + step))
-    copy.load_state_dict(layer.state_dict())
-    copy.eval()
-    for _ in range(2):
-        torch.testing.assert_close(copy(g, theta), si.latent(g, theta, SUBSET, "marginals", temperature=0.25))
-    sparse = si.Latent(SUBSET, si.get_estimator("topk_sparsemax", k=3), temperature_schedule=lambda step: 2.0)
-    estimator = si.get_estimator("topk_sparsemax", k=3, temperature=2.0)
-    torch.testing.assert_close(sparse(g, theta), si.expect(g, theta, SUBSET, estimator))
-    with pytest.raises(si.InvalidInputError, match="temperature"):
-        si.Latent(SUBSET, "marginals", temperature_schedule=lambda step: 0.0)(g, theta)
+    for expected in (1.0, 0.55, 0.1):
+        wanted = si.latent(g, theta, SUBSET, "marginals", temperature=expected)
+        torch.testing.assert_close(layer(g, theta), wanted)
+        schedule.step()
+    assert dict(layer.named_parameters()) == {"temperature": temperature}
+    copied = copy.deepcopy(layer).to(torch.float32)
+    assert copied.method.temperature is copied.temperature
+    other = si.Latent("subset", "marginals", k=2, temperature=torch.nn.Parameter(torch.tensor(1.0)))
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other(g, theta), layer(g, theta))
 
 
 # ----------------------------------------------------------------------------- elbo

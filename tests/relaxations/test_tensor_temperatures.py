@@ -166,12 +166,19 @@ def test_schedules(shape: Any, middle: float) -> None:
     schedule.count = 2
     again.load_state_dict(schedule.state_dict())
     assert again.temperature.item() == pytest.approx(middle)
+    number = si.TemperatureSchedule(1, 0.04, 4, shape)
+    assert number.temperature == 1.0
+    number.load_state_dict(schedule.state_dict())
+    assert number.temperature == pytest.approx(middle)
+    number.step()
+    assert number.temperature < middle
 
 
 def test_wrong_schedules() -> None:
     t = torch.tensor(1.0)
-    with pytest.raises(TypeError, match="temperature must be a tensor"):
-        si.TemperatureSchedule(1.0, 0.1, 10)  # type: ignore[arg-type]
+    for start in (0.0, "1", torch.ones(2)):
+        with pytest.raises(InvalidInputError, match="temperature must be"):
+            si.TemperatureSchedule(start, 0.1, 10)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="requires a gradient"):
         si.TemperatureSchedule(nn.Parameter(t.clone()), 0.1, 10)
     with pytest.raises(InvalidInputError, match="end must be a finite number above 0"):
