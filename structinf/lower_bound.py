@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from .calls.problem import Problem
+from .calls.problem import Problem, blame_argument
 from .calls.resolution import prepare
 from .compile.public_call import public_call
 from .distributions import Gibbs
@@ -153,10 +153,16 @@ def elbo(
         return value - problem.restore(bound).to(value.dtype)
     if kl == "sample" or isinstance(found, _WEIGHTS):
         return _of_structures(found, g, problem, scores_of_prior, inputs, generator).view(shape)
-    temperature = found.temperature if isinstance(found, Marginals | GibbsSample) else 1.0
-    # Gibbs refuses a temperature that is a tensor.
-    q = Gibbs(theta, known, temperature=cast(float, temperature), validate_args=False)
-    divergence = kl_divergence(q, Gibbs(scores_of_prior, known, validate_args=False))
+    temperature: Any = found.temperature if isinstance(found, Marginals | GibbsSample) else 1.0
+    if isinstance(temperature, Tensor):
+        # Gibbs takes a number.
+        scaled = map_parts(lambda t: t / temperature, list_to_tuple(theta))
+        q = Gibbs(scaled, known, validate_args=False)
+    else:
+        q = Gibbs(theta, known, temperature=temperature, validate_args=False)
+    with blame_argument("prior"):
+        p = Gibbs(scores_of_prior, known, validate_args=False)
+        divergence = kl_divergence(q, p)
     value = (
         evaluate_relaxed(g, theta, found, problem, inputs, generator)
         if isinstance(found, Relaxation)
@@ -216,7 +222,8 @@ def _prior_scores(theta: Any, prior: Any, problem: Problem) -> Any:
 
 
 def _flat_prior(prior: Any, oracle: Oracle) -> Problem:
-    _, problem = prepare(RELAXATIONS, prior, oracle, "map", {})
+    with blame_argument("prior"):
+        _, problem = prepare(RELAXATIONS, prior, oracle, "map", {})
     return problem
 
 
@@ -257,9 +264,11 @@ def _of_structures(
     rows = [flat_rows(x, f"inputs[{i}]", problem.batch_shape) for i, x in enumerate(given)]
     structures = map_parts(lambda y, t: y.to(t.dtype), terms.structures, problem.theta)
     values = evaluate(g, terms, structures, rows)
-    values = values + log_ratio.to(values.dtype)
+    # A prior that forbids a structure makes the bound −inf; baselines would subtract −inf from −inf.
+    forbidden = log_ratio.isneginf()
+    values = values + torch.where(forbidden, 0.0, log_ratio).to(values.dtype)
     estimate = found._weighted_sum(FunctionValues(terms, values.detach(), problem, given), values)
-    return estimate.to(problem.dtype)
+    return estimate.masked_fill(terms.sum(forbidden.to(terms.weights)) > 0, -torch.inf).to(problem.dtype)
 
 
 def _log_probs(oracle: Oracle, theta: Parts, terms: WeightedStructures) -> Tensor:
@@ -279,14 +288,11 @@ def _noise_divergence(found: Any, problem: Problem, prior: Problem) -> Tensor:
     noise, sigma = get_noise(options.noise), options.sigma
     total: Any = 0.0
     for t, p in zip(as_tuple(problem.theta), as_tuple(prior.theta), strict=True):
-        # Parts that are forbidden in both cases have no noise.
-        same = t == p
-        d = (
-            torch.where(same, 0.0, (t - torch.where(same, t.detach(), p)) / sigma)
-            if bool(t.isinf().any())
-            else (t - p) / sigma
-        )
-        total = total + _divergence_of_shift(noise, d).flatten(1).sum(1)
+        # A part that only one side forbids has an infinite divergence, and a part forbidden by both has none.
+        closed = t.isneginf() | p.isneginf()
+        d = (torch.where(closed, 0.0, t) - torch.where(closed, 0.0, p)) / sigma
+        divergence = torch.where(t.isneginf() != p.isneginf(), torch.inf, _divergence_of_shift(noise, d))
+        total = total + divergence.flatten(1).sum(1)
     return total
 
 

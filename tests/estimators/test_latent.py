@@ -291,6 +291,34 @@ def test_forbidden_parts_tuples_and_lengths():
     torch.testing.assert_close(si.elbo(lambda z: z[0][:, 0, 0], chain, "chain", "exact", kl="sample", **options), found)
 
 
+@pytest.mark.parametrize(
+    ("method", "kl"), [("exact", "exact"), ("score_function", "sample"), ("relax:perturbed", "bound")]
+)
+def test_prior_that_forbids_a_structure_of_the_distribution(method, kl):
+    theta = torch.zeros(2, 4, requires_grad=True)
+    prior = torch.tensor([[-torch.inf, 0.0, 0.0, 0.0], [0.0] * 4])
+    value = si.elbo(lambda z: z.sum(1), theta, "subset", method, kl=kl, prior=prior, k=2)
+    assert value[0] == -torch.inf
+    value[1].backward()
+    assert theta.grad is not None
+    assert theta.grad.isfinite().all()
+    with pytest.raises(si.InvalidInputError, match="prior holds NaN at batch index 0"):
+        si.elbo(g, torch.zeros(4), "subset", method, kl=kl, prior=torch.full((4,), torch.nan), k=2)
+
+
+def test_gradient_in_the_temperature():
+    temperature = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    theta = scores()
+
+    def bound(t):
+        return si.elbo(g, theta, SUBSET, "marginals", temperature=t).sum()
+
+    torch.testing.assert_close(bound(temperature), bound(0.7))
+    (found,) = torch.autograd.grad(bound(temperature), temperature)
+    expected = (bound(0.7 + 1e-6) - bound(0.7 - 1e-6)) / 2e-6
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_temperature_of_the_distribution():
     theta = scores()
     expected = exact_bound((Y @ theta.T / 0.5).softmax(0), PRIOR)
