@@ -34,7 +34,8 @@ class ImitationLoss(StructuredLoss):
     oracle : str or Oracle
         The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     delta : callable
-        The cost δ. It gets y' and y, (B, *event) in θ's form with one batch dimension, and returns (B,).
+        The cost δ. It gets y' and y, (B, *event) in θ's form with one batch dimension, and returns (B,). Neither
+        function is called for an empty batch.
     maximiser : callable
         Gets the oracle with the instance data, the scores α θ (B | 1, *event) in float64 and y (B, *event), and returns
         argmax δ(y', y) + ⟨α θ, y'⟩ over y' ∈ Y, (B, *event).
@@ -102,6 +103,8 @@ class ImitationLoss(StructuredLoss):
         oracle, theta, y = problem.oracle, *(map_parts(Tensor.double, parts) for parts in (problem.theta, gold))
         theta = map_parts(lambda t: self.alpha * t, theta)
         own = gold_scores(oracle, theta, y)
+        if not len(own):
+            return own
         with torch.no_grad():
             found = self.maximiser(oracle, map_parts(Tensor.detach, theta), y)
             received = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in as_tuple(found)]

@@ -477,3 +477,12 @@ def test_empty_batch_needs_no_pool_and_takes_no_turn_of_the_schedule(name):
     assert loss(torch.zeros(1, 3), targets[1]).isfinite()
     with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: \"pool.other\""):
         loss.load_state_dict(loss.state_dict() | {"pool.other": torch.zeros(1)})
+
+
+def test_functions_of_the_imitation_loss_get_no_empty_batch():
+    def never(*_):
+        raise AssertionError
+
+    loss = si.ImitationLoss("categorical", never, never)
+    assert loss(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
+    assert si.ConeLoss("categorical")(torch.zeros(3), torch.tensor(0)) == 1
