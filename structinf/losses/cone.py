@@ -32,7 +32,8 @@ class ConeLoss(StructuredLoss):
     """1 − cos ∠(θ, P(θ)), where P projects onto the cone N(y) of the scores for which the gold structure y is best.
 
     N(y) = {t : ⟨t, y⟩ ≥ ⟨t, y'⟩ for all y' ∈ Y} is the normal cone of conv(Y) at y. The loss is 0 if y is best for
-    θ ≠ 0, and at most 1. It does not depend on the scale of θ, and θ = 0 has the loss 1 with gradient 0. The gradient is exact, also with respect to P.
+    θ ≠ 0, and at most 1. It does not depend on the scale of θ, and θ = 0 has the loss 1 with gradient 0. The gradient
+    is exact, also with respect to P.
 
     The projection needs only the argmax. By Moreau's decomposition, P(θ) = θ − p for the projection p of θ onto the
     cone of the directions y' − y. For a short step s, y + s p is the projection of y + s θ onto conv(Y), the mean of
