@@ -205,3 +205,15 @@ def test_margins_of_a_plugin_are_checked(margins, message: str) -> None:
 
     with pytest.raises(PluginError, match=message):
         structinf.relax(torch.zeros(2, 2, 4), Wrong(), "sinkhorn")
+
+
+def test_best_plans_for_the_supplies_and_demands_of_each_instance():
+    theta = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0))
+    supplies, demands = [[1, 2], [3, 1], [2, 2], [1, 2]], [[1, 1, 1], [2, 1, 0], [1, 1, 1], [1, 1, 1]]
+    found = structinf.topk(theta, "transportation", 5, supplies=supplies, demands=demands)
+    for b, (supply, demand) in enumerate(zip(supplies, demands, strict=True)):
+        alone = structinf.topk(theta[b], structinf.get_oracle("transportation", supplies=supply, demands=demand), 5)
+        assert all(torch.equal(a[:, b], c) for a, c in zip(found, alone, strict=True))
+    assert structinf.topk(
+        theta[:0], "transportation", 2, supplies=[1, 1], demands=torch.zeros(0, 3).long()
+    ).valid.shape == (2, 0)
