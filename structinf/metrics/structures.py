@@ -5,6 +5,7 @@ All numbers count over the whole batch ("micro"), as evaluation scripts do over 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..functional.tag_scheme import TagScheme
+from ..functional.tag_scheme import Span, TagScheme
 from ..kernels.arrays import as_tensor
 from ..validation import check_choice, check_natural
 
@@ -131,8 +132,8 @@ def span_f1(
     if lengths is None:
         lengths = (gold >= 0).cumprod(-1).sum(-1)
     found, right = (
-        [(row, *span) for row, spans in enumerate(scheme.spans(each, lengths)) for span in spans]
-        for each in (predicted, gold)
+        [(row, *span) for row, spans in enumerate(_spans(name, tags, scheme, lengths)) for span in spans]
+        for name, tags in (("predicted", predicted), ("gold", gold))
     )
     if average == "micro":
         return _f1(found, right)
@@ -141,6 +142,13 @@ def span_f1(
     if not scores:
         return F1Score(0.0, 0.0, 0.0)
     return F1Score(*(sum(column) / len(scores) for column in zip(*scores, strict=True)))
+
+
+def _spans(name: str, tags: Tensor, scheme: TagScheme, lengths: Any) -> list[list[Span]]:
+    try:
+        return scheme.spans(tags, lengths)
+    except InvalidInputError as error:
+        raise InvalidInputError(re.sub(r"^labels\b", name, str(error))) from None
 
 
 def bracket_f1(

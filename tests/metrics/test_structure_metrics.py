@@ -204,3 +204,10 @@ LINKS = torch.zeros(2, 3)
 def test_wrong_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_span_f1_names_the_argument_with_a_wrong_tag():
+    gold = torch.zeros(1, 2, dtype=torch.int64)
+    for name, arguments in (("predicted", (gold - 1, gold)), ("gold", (gold, gold + 99))):
+        with pytest.raises(InvalidInputError, match=f"{name} must lie between 0 and"):
+            span_f1(*arguments, NAMES, lengths=[2])
