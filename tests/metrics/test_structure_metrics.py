@@ -166,7 +166,7 @@ LINKS = torch.zeros(2, 3)
         (lambda: span_f1(LABELS.float(), LABELS, NAMES), TypeError, "predicted must be a tensor of integers"),
         (lambda: span_f1([0], LABELS, NAMES), TypeError, "predicted must be a tensor of integers.*got list"),
         (lambda: span_f1(LABELS, LABELS, ["O"]), TypeError, "scheme must be a TagScheme, got list"),
-        (lambda: span_f1(LABELS, LABELS + 9, NAMES), InvalidInputError, "labels must lie between 0 and 4"),
+        (lambda: span_f1(LABELS, LABELS + 9, NAMES), InvalidInputError, "gold must lie between 0 and 4"),
         (lambda: span_f1(LABELS, LABELS, NAMES, lengths=[4, 3]), InvalidInputError, "lengths"),
         (lambda: span_f1(LABELS, LABELS, NAMES, average="weighted"), InvalidInputError, "average must be"),
         (lambda: bracket_f1(LABELS, LABELS[:, :2]), InvalidInputError, "same batch shape"),
