@@ -136,20 +136,22 @@ def _form(target: _Target) -> int:
     state, batch = system.start(target.inputs)
     if batch < 2:
         fail(f"the inputs have {batch} instances; pass at least 2, since the suite compares instances")
-    done = system.done(state)
+    done = system.done(_copy(state))
     state = select(state, torch.arange(batch, device=done.device).repeat(target.walks))
     running, history = torch.arange(batch * target.walks, device=done.device), []
     total = torch.zeros(len(running), dtype=torch.float64, device=done.device)
     ended = torch.zeros(len(running), dtype=torch.bool, device=done.device)
     for _ in range(system.system.max_steps + 1):
-        done = system.done(state)
+        # Each method gets a copy. The recorded states thus hold no writes of the methods, and a later check finds
+        # also a write that changes nothing when it is repeated.
+        done = system.done(_copy(state))
         if bool(done.any()):
             target.finished.append(select(state, done.nonzero()[:, 0]))
             ended[running[done]] = True
             state, running = select(state, (~done).nonzero()[:, 0]), running[~done]
         if not len(running):
             break
-        scores = system.action_scores(state)
+        scores = system.action_scores(_copy(state))
         alive = (scores > -torch.inf).any(1)
         state, running, scores = select(state, alive.nonzero()[:, 0]), running[alive], scores[alive]
         if not len(running):
@@ -159,14 +161,18 @@ def _form(target: _Target) -> int:
         target.steps.append(_Step(state, scores, action))
         total[running] += scores.gather(1, action[:, None])[:, 0].double()
         history.append(torch.full((len(total),), -1, device=done.device).index_copy(0, running, action))
-        state = system.step(state, action)
+        state = system.step(_copy(state), action)
     for finished in target.finished:
-        system.structure(finished)
+        system.structure(_copy(finished))
     actions = torch.stack(history, 1) if history else torch.full((len(total), 0), -1, device=done.device)
     target.actions = actions.view(target.walks, batch, -1)
     target.total = total.view(target.walks, batch)
     target.is_endless = len(history) > system.system.max_steps
     return batch * target.walks
+
+
+def _copy(state: State) -> State:
+    return map_states(Tensor.clone, state)
 
 
 def _walks_end(target: _Target) -> int:

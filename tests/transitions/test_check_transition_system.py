@@ -65,6 +65,20 @@ class WritesToState(Right):
         return super().step({**state, "count": state["count"] - 1}, action)
 
 
+class WritesTheSameAgain(Right):
+    def step(self, state, action):
+        after = super().step(state, action)
+        # The second call with the same state changes nothing.
+        state["tokens"][:, 0] = 7
+        return after
+
+
+class WritesInDone(Right):
+    def done(self, state):
+        state["tokens"][:, 1] = 7
+        return super().done(state)
+
+
 class ReadsOtherRows(Right):
     def actions(self, state):
         return state["scores"] - state["scores"].mean(0)
@@ -124,6 +138,8 @@ class HoldsANumber(Right):
     ("system", "check", "message"),
     [
         (WritesToState, "arguments_untouched", "step() writes"),
+        (WritesTheSameAgain, "arguments_untouched", "step() writes"),
+        (WritesInDone, "arguments_untouched", "done() writes"),
         (ReadsOtherRows, "rows_are_independent", "actions() of some rows"),
         (ReadsThePlaceInTheBatch, "rows_are_independent", "actions() of some rows"),
         (Grows, "form_of_states", "step() turns a tensor of shape (9, 3) in torch.float32 into shape (9, 6)"),
