@@ -656,7 +656,14 @@ def enumerate_support(
 
 def _require_ability(oracle: Oracle, ability: type[Oracle]) -> Any:
     if missing := missing_ability_reason(oracle, ability):
-        raise UnsupportedError(missing)
+        alternative = ""
+        if ability is KBest and ability.__name__ not in oracle.unsupported:
+            alternative = "; an oracle of your own may have restricted_argmax instead (structinf.Restrictable)"
+        elif ability is Samplable and not oracle.requires_nonpositive_theta:
+            alternative = (
+                '; structinf.infer with "perturbed" needs only the argmax: it draws the best structures of noisy scores'
+            )
+        raise UnsupportedError(missing + alternative)
     return oracle
 
 

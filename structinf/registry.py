@@ -141,7 +141,14 @@ class Registry(Generic[T]):
         """The object called ``item``, made with ``options``; an object is returned as it is."""
         if not isinstance(item, str):
             if not isinstance(item, self.base):
-                hint = f"; call it first: {item.__name__}(...)" if inspect.isclass(item) else ""
+                hint = ""
+                if inspect.isclass(item):
+                    hint = f"; call it first: {item.__name__}(...)"
+                elif inspect.isroutine(item) and self.kind == "oracle":
+                    hint = (
+                        "; structinf.oracle_from_function(f, event_ndim=...) makes an oracle of a function of the "
+                        "scores of one instance"
+                    )
                 raise TypeError(f"{self.kind} must be a name or {self.base.__name__} object, got {item!r}{hint}")
             if options:
                 raise TypeError(

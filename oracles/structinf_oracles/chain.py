@@ -159,6 +159,7 @@ class Chain(HypergraphProgram):
                 "theta: chain takes unary (T, S) with transition (S, S) or (T - 1, S, S), or edges (T - 1, S, S), "
                 f"with T and S at least 1, got {shapes} after the batch dimension"
                 + (f"; {_STEPS_SHARED_BY_ALL}" if _shares_transition(theta) else "")
+                + ("" if isinstance(theta, tuple) else "; unary scores need a tuple (unary, transition)")
             )
         if "lengths" in self.bound:
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} tokens", has_empty=True)
@@ -442,7 +443,7 @@ def _reject_tag(labels: Tensor, wrong: Tensor, states: int) -> NoReturn:
     b, t = wrong.nonzero()[0].tolist()
     raise InvalidInputError(
         f"labels must lie between 0 and {states - 1}, got {int(labels[b, t])} at batch index {b}, "
-        f"position {t}; only positions beyond the length may hold other values"
+        f"position {t}; pass lengths=... to ignore the padding, and −1 for an unknown tag in a loss"
     )
 
 

@@ -193,6 +193,11 @@ def check_band(band: int | Tensor | None) -> int | Tensor | None:
 def _prepare(
     cost: Tensor, temperature: float | None, regularizer: str | Regularizer, band: Any, lengths: Any
 ) -> tuple[Problem, Smoothed]:
+    if isinstance(temperature, Tensor) and temperature.ndim:
+        raise InvalidInputError(
+            f"temperature must be one number, got a tensor of shape {tuple(temperature.shape)}; the first argument is "
+            "the matrix of costs: for two series, pass structinf.pairwise_cost(x, y)"
+        )
     smoothed = get_relaxation("smoothed", regularizer=resolve_regularizer(temperature, regularizer))
     return _bind_band_and_lengths(cost, band, lengths), cast(Smoothed, smoothed)
 

@@ -324,7 +324,8 @@ class Problem:
         received = y
         y = list_to_tuple(y)
         if isinstance(y, tuple) != isinstance(self.theta, tuple) or len(as_tuple(y)) != len(as_tuple(self.theta)):
-            raise InvalidInputError(f"{what} must have the form of theta, got {_describe(received)}{instead}")
+            form = f"a tuple of {len(self.theta)} tensors" if isinstance(self.theta, tuple) else "one tensor"
+            raise InvalidInputError(f"{what} must have the form of theta, {form}, got {_describe(received)}{instead}")
         flat = []
         for i, (t, like) in enumerate(zip(as_tuple(y), as_tuple(self.theta), strict=True)):
             event = self.event_shapes[i]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -71,6 +72,12 @@ class FactorGraph(ExactFactorGraph):
     """
 
     name: ClassVar[str] = "factor_graph"
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            ability: f"the library has no algorithm for {what} of a graph; for tables of scores alone, use markov_field"
+            for ability, what in (("KBest", "the k best structures"), ("Samplable", "samples"))
+        }
+    )
 
     def __init__(self, shape: int | Sequence[int]) -> None:
         sizes = (shape,) if isinstance(shape, int | np.integer) and not isinstance(shape, bool) else shape
@@ -202,13 +209,15 @@ class FactorGraph(ExactFactorGraph):
             )
         zeros = [torch.zeros(1, *shape, dtype=torch.float64, device="cpu") for shape in (index.shape, *shapes)]
         form = tuple(zeros) if shapes else zeros[0]
-        hint = "variables have the event shape of the first tensor, additional= the shapes of the others"
+        hint = (
+            "pass the variables in the shape of the first tensor of scores of one instance, and the shapes of the "
+            "other tensors as additional=[...]"
+        )
         try:
             ndims = oracle.resolve_event_ndim(form)
             if ndims != tuple(t.ndim - 1 for t in zeros):
-                raise InvalidInputError(
-                    f"{oracle.label()} takes {ndims} dimensions, got {tuple(t.ndim - 1 for t in zeros)}"
-                )
+                given = _join(t.ndim - 1 for t in zeros)
+                raise InvalidInputError(f"{oracle.label()} takes scores with {_join(ndims)} dimensions, got {given}")
             validate_form(oracle, form, 1)
         except (InvalidInputError, TypeError) as error:
             raise InvalidInputError(f"{what}: {error}; {hint}") from None
@@ -343,3 +352,8 @@ def _summary(index: Tensor, shape: torch.Size) -> str:
     places = [tuple(int(i) for i in np.unravel_index(int(v), shape)) for v in index.flatten()[[0, -1]]]
     first, last = (p[0] if len(p) == 1 else p for p in places)
     return f"{first}" if index.numel() == 1 else f"{first} to {last}"
+
+
+def _join(ndims: Iterable[int]) -> str:
+    """Return "2" for one tensor, and "2 and 2" for two."""
+    return " and ".join(map(str, ndims))

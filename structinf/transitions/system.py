@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -146,7 +147,10 @@ class CheckedSystem:
 
     def __post_init__(self) -> None:
         if not isinstance(self.system, TransitionSystem):
-            raise TypeError(f"system must be a structinf.TransitionSystem, got {type(self.system).__name__}")
+            hint = "pass an object, such as structinf.transitions.ShiftReduce(); transition systems have no names"
+            if inspect.isclass(self.system):
+                hint = f"call it first: {self.system.__name__}(...)"
+            raise TypeError(f"system must be a structinf.TransitionSystem, got {self.system!r}; {hint}")
 
     @property
     def label(self) -> str:

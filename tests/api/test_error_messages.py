@@ -740,3 +740,51 @@ def test_errors_of_direct_calls_name_the_argument():
         trees.enumerate((4,))
     with pytest.raises(InvalidInputError, match=r"^event_shape must be .*, got 4; write \(4,\) for structures of one"):
         cast(Any, trees).enumerate(4)
+
+
+class FirstPart(si.Oracle):
+    event_ndim = 1
+
+    def argmax(self, theta):
+        return torch.nn.functional.one_hot(theta.argmax(-1), theta.shape[-1]).to(theta)
+
+
+_SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: relax(_SERIES, lambda theta: theta, "map"), TypeError, "structinf.oracle_from_function"),
+        (lambda: si.decode_greedy("shift_reduce", _SERIES), TypeError, "got 'shift_reduce'; pass an object"),
+        (lambda: si.decode_greedy(si.transitions.ShiftReduce, _SERIES), TypeError, r"it first: ShiftReduce\(\.\.\.\)"),
+        (lambda: si.soft_dtw(_SERIES, _SERIES), InvalidInputError, r"shape \(4,\); .* structinf.pairwise_cost\(x, y\)"),
+        (lambda: relax(_TAGS[0], "chain", "map"), InvalidInputError, r"need a tuple \(unary, transition\)$"),
+        (
+            lambda: si.FenchelYoungLoss("chain", "map")(_TAGS, torch.full((1, 4), -100)),
+            InvalidInputError,
+            "position 0; pass lengths=... to ignore the padding",
+        ),
+        (
+            lambda: si.FenchelYoungLoss("chain", "map")(_TAGS, torch.zeros(1, 4, 3)),
+            InvalidInputError,
+            "must have the form of theta, a tuple of 2 tensors, got a tensor",
+        ),
+        (
+            lambda: relax(_SERIES, "path", "map", graph=[[(0, 1), (1, 2), (0, 2)], [(0, 1)]]),
+            InvalidInputError,
+            r"structinf.GraphBatch.of\(graphs\)",
+        ),
+        (lambda: si.topk(_SERIES, FirstPart(), 2), UnsupportedError, "may have restricted_argmax instead"),
+        (lambda: si.sample(_SERIES, FirstPart(), 2), UnsupportedError, 'structinf.infer with "perturbed"'),
+        (lambda: si.topk(_SERIES, si.FactorGraph(4), 2), UnsupportedError, "use markov_field$"),
+        (
+            lambda: si.FactorGraph((4, 3)).add("assignment", torch.arange(3)),
+            InvalidInputError,
+            "takes scores with 2 dimensions, got 1; pass the variables in the shape of the first tensor",
+        ),
+    ],
+)
+def test_frequent_mistakes_get_a_remedy(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

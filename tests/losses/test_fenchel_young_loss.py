@@ -146,7 +146,7 @@ def test_lengths_and_padding(relaxation):
     [
         (torch.zeros(2, 5), r"^y must have shape \(2, 4\) \(batch \(2,\), structure \(4,\)\), got \(2, 5\)"),
         (torch.zeros(3, 4), r"^y must have shape \(2, 4\) .*got \(3, 4\)"),
-        ((torch.zeros(2, 4),) * 2, r"^y must have the form of theta, got a tuple of 2"),
+        ((torch.zeros(2, 4),) * 2, r"^y must have the form of theta, one tensor, got a tuple of 2"),
         (torch.full((2, 4), torch.nan), r"^y holds NaN or infinity at batch index 0"),
         (
             torch.zeros(3, dtype=torch.long),

@@ -424,7 +424,7 @@ def test_errors_of_systems():
         si.decode_greedy(NoNumber(2), scores)
     with pytest.raises(si.PluginError, match=r"must return scores of shape \(2, A\)"):
         si.decode_greedy(Transposed(2), scores)
-    with pytest.raises(TypeError, match=r"must be a structinf\.TransitionSystem, got str"):
+    with pytest.raises(TypeError, match=r"must be a structinf\.TransitionSystem, got 'bits'"):
         si.decode_greedy("bits", scores)  # type: ignore[arg-type]
     with pytest.raises(si.InvalidInputError, match="k must be an integer of at least 1"):
         si.decode_beam(Table(2), scores, 0)
