@@ -318,9 +318,17 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{__name__}.{name}".startswith(error.name):
                 raise
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_home(name)}") from None
     globals()[name] = value
     return value
+
+
+def _home(name: str) -> str:
+    """Return a clause that names the submodule of a public ``name``; empty without such a submodule."""
+    for module in ("metrics", "simplex", "testing", "transitions"):
+        if name in importlib.import_module(f".{module}", __name__).__all__:
+            return f"; use {__name__}.{module}.{name}"
+    return ""
 
 
 def __dir__() -> list[str]:

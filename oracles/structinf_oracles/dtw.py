@@ -97,7 +97,7 @@ class DTW(HypergraphProgram):
     """
 
     name: ClassVar[str] = "dtw"
-    search_terms: ClassVar[tuple[str, ...]] = ("dynamic_time_warping", "soft_dtw", "warping")
+    search_terms: ClassVar[tuple[str, ...]] = ("dynamic_time_warping", "soft_dtw", "warping", "alignment")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1, "band": 0})
     has_empty_structure: ClassVar[bool] = True

@@ -70,7 +70,7 @@ class MonotonicAlignment(HypergraphProgram):
     """
 
     name: ClassVar[str] = "monotonic_alignment"
-    search_terms: ClassVar[tuple[str, ...]] = ("monotonic_attention",)
+    search_terms: ClassVar[tuple[str, ...]] = ("monotonic_attention", "alignment")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     has_empty_structure: ClassVar[bool] = True

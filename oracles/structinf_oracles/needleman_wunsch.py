@@ -91,6 +91,7 @@ class NeedlemanWunsch(HypergraphProgram):
     name: ClassVar[str] = "needleman_wunsch"
     search_terms: ClassVar[tuple[str, ...]] = (
         "smith_waterman",
+        "alignment",
         "edit_distance",
         "levenshtein",
         "sequence_alignment",

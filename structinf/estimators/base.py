@@ -212,7 +212,15 @@ def evaluate(f: Callable[..., Tensor], terms: WeightedStructures, structures: Pa
     selected = [x.index_select(0, terms.instance.to(x.device)) for x in rows]
     # With one structure for each instance, rows of a tensor that f reads are in the order of the structures.
     must_check = count != terms.batch and reads_rows(f, count)
-    values: Any = f(structures, *selected)
+    try:
+        values: Any = f(structures, *selected)
+    except RuntimeError as error:
+        if count == terms.batch or "must match" not in str(error):
+            raise
+        raise InvalidInputError(
+            f"f raised an error for the {count} structures of {terms.batch} instances: {error}; if f reads a tensor of "
+            "the batch, pass the tensor as inputs=..., so that f gets a row of it for each structure"
+        ) from error
     w = terms.weights
     if isinstance(values, Tensor) and values.shape == (count,) and not values.is_complex():
         if must_check:

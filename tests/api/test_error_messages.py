@@ -783,6 +783,18 @@ _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
             InvalidInputError,
             "takes scores with 2 dimensions, got 1; pass the variables in the shape of the first tensor",
         ),
+        (
+            lambda: si.expect(lambda y: (y * _SERIES[:2, None]).sum(1), torch.zeros(2, 3), "subset", "exact", k=1),
+            InvalidInputError,
+            r"for the 6 structures of 2 instances: .*; if f reads a tensor of the batch, pass the tensor as inputs=",
+        ),
+        (lambda: cast(Any, si).span_f1, AttributeError, "'span_f1'; use structinf.metrics.span_f1$"),
+        (lambda: cast(Any, si).SparseMAP, AttributeError, "'SparseMAP'$"),
+        (
+            lambda: relax(_SERIES, "alignment", "map"),
+            si.UnknownNameError,
+            "mean 'dtw' or 'monotonic_alignment' or 'need",
+        ),
     ],
 )
 def test_frequent_mistakes_get_a_remedy(call, kind, message):
