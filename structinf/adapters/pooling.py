@@ -77,7 +77,9 @@ def pooled(
         the cache.
     capacity : int
         The largest number of structures in all pools together. A new structure replaces a structure of the pool that
-        was used the longest ago: the structure that was the answer of an instance the longest ago.
+        was used the longest ago: the structure that was the answer of an instance the longest ago. For an
+        oracle with an option ``capacity``, pass an object:
+        ``pooled(get_oracle("knapsack", weights=[2, 3], capacity=4), capacity=100)``.
     cache : int
         The largest number of exact answers that are stored by the bytes of their scores; 0 stores none. Calls may pass
         the instance data ``example``, an integer for each instance. The cache then keeps the 2 latest answers of each
@@ -138,7 +140,8 @@ class Pooled(Wrapper):
         cache: int,
         options: Mapping[str, Any],
     ) -> None:
-        super().__init__(oracle, options)
+        # 1000 is the default of pooled
+        super().__init__(oracle, options, {} if capacity == 1000 else {"capacity": capacity})
         check_ratio("solve_ratio", solve_ratio)
         check_natural("capacity", capacity)
         check_natural("cache", cache, 0)

@@ -74,7 +74,8 @@ def parallel(
         A backend of joblib: "loky" (processes of this machine), "multiprocessing", "threading", or a registered name
         such as "dask". None uses the backend of the surrounding ``joblib.parallel_config``.
     time_limit : float, optional
-        Seconds without a finished chunk, after which the call stops all processes and raises SolverLimitError.
+        Seconds without a finished chunk, after which the call stops all processes and raises SolverLimitError. For an
+        oracle with an option ``time_limit``, pass an object: ``parallel(get_oracle("tour", time_limit=5))``.
     progress : bool
         Whether to show the number of solved instances on the standard error.
     **options
@@ -123,7 +124,7 @@ class Parallel(Wrapper):
         progress: bool,
         options: Mapping[str, Any],
     ) -> None:
-        super().__init__(oracle, options)
+        super().__init__(oracle, options, {} if time_limit is None else {"time_limit": time_limit})
         if isinstance(self.oracle, Pooled):
             raise UnsupportedError(
                 "si.parallel would give each process its own pool; use si.pooled(si.parallel(oracle)), which solves "

@@ -24,9 +24,18 @@ class Wrapper(Oracle):
         The inner oracle, without bound instance data.
     options : mapping
         Options of an oracle given by name.
+    own : mapping
+        Options of the wrapper itself that differ from their defaults. An oracle given by name must not have an option
+        of the same name, since a user could mean either.
     """
 
-    def __init__(self, oracle: str | Oracle, options: Mapping[str, Any]) -> None:
+    def __init__(self, oracle: str | Oracle, options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        if isinstance(oracle, str) and (shared := sorted({*own} & {*ORACLES.options(oracle)})):
+            name, wrapper = shared[0], type(self).__name__.lower()
+            raise TypeError(
+                f"{name}={own[name]!r} may belong to {wrapper} or to {oracle}; pass an object with its options: "
+                f"structinf.get_oracle({oracle!r}, ...)"
+            )
         self.oracle = ORACLES.get(oracle, **options)
         if self.oracle.bound:
             raise InvalidInputError(

@@ -269,6 +269,8 @@ def test_wrong_options():
             si.pooled("categorical", **options)
     with pytest.raises(TypeError, match="has no option 'k'"):
         si.pooled("categorical", k=2)
+    with pytest.raises(TypeError, match=r"capacity=4 may belong to pooled or to knapsack; .*get_oracle\('knapsack'"):
+        si.pooled("knapsack", weights=[1, 2, 3], capacity=4)
     with pytest.raises(InvalidInputError, match="has the instance data lengths"):
         si.pooled(si.get_oracle("chain").bind(lengths=[3]))
     for structures, message in (

@@ -197,6 +197,8 @@ def test_wrong_options():
             si.parallel("categorical", **options)
     with pytest.raises(UnsupportedError, match=r"use si.pooled\(si.parallel\(oracle\)\)"):
         si.parallel(si.pooled("categorical"))
+    with pytest.raises(TypeError, match=r"time_limit=9\.0 may belong to parallel or to milp"):
+        si.parallel("milp", A=[[1]], upper=[1], time_limit=9.0)
     assert repr(si.parallel("categorical", workers=2)) == "parallel(Categorical(), workers=2, backend='loky')"
 
 

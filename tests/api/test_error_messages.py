@@ -788,6 +788,7 @@ _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
             InvalidInputError,
             r"for the 6 structures of 2 instances: .*; if f reads a tensor of the batch, pass the tensor as inputs=",
         ),
+        (lambda: si.FactorGraph(4).add("one", [0, 1]), si.UnknownNameError, "Other factors: xor, or, "),
         (lambda: cast(Any, si).span_f1, AttributeError, "'span_f1'; use structinf.metrics.span_f1$"),
         (lambda: cast(Any, si).SparseMAP, AttributeError, "'SparseMAP'$"),
         (
