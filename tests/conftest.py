@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import os
@@ -50,6 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Registered first, so this runs last. Python needs some seconds to delete the objects of all tests, and a process
+    # of pytest-xdist has reported everything by then. Elsewhere, triton would warn of objects that are frozen.
+    atexit.register(*(os._exit, 0) if hasattr(config, "workerinput") else (gc.unfreeze,))
     if importlib.util.find_spec("hypothesis"):
         settings.load_profile("structinf_full" if config.getoption("--full") else "structinf_sample")
 
@@ -70,6 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--full"):
         left_out = set(_left_out([item for item in items if item.get_closest_marker("matrix")]))
         left_out |= {item for item in items if item.get_closest_marker("full")}
+        left_out |= set(_beyond_sample([item for item in items if item not in left_out]))
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     import torch
@@ -96,6 +101,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     properties = [found for report in reports if report.when == "call" for found in report.user_properties]
     if checks := [value for name, value in properties if name == "checks"]:
         terminalreporter.write_line(f"battery: {sum(checks):,} checks of {len(checks)} structures")
+
+
+def _beyond_sample(items: list[Any]) -> Iterator[Any]:
+    """Yield the cases that only --full runs, of tests marked ``sampled(n)``: all but each n-th."""
+    seen: dict[Any, int] = defaultdict(int)
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            if seen[item.function] % mark.args[0]:
+                yield item
+            seen[item.function] += 1
 
 
 def _left_out(items: list[Any]) -> Iterator[Any]:

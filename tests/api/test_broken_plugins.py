@@ -247,6 +247,7 @@ BROKEN: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("check", "oracle"), BROKEN, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_broken_oracle_is_caught_by_the_right_check(check: str, oracle: Oracle) -> None:
     shape = next((shape for base, shape in SHAPES.items() if isinstance(oracle, base)), (4,))

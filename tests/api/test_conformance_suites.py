@@ -38,6 +38,7 @@ pytestmark = pytest.mark.slow
 # ----------------------------------------------------------------------------- right plugins
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("oracle", [Knapsack(6), Cube(), Explicit(), Walk()], ids=lambda o: o.name)
 def test_right_oracles_pass(oracle, conformance_dtypes):
     report = check_oracle(oracle, SHAPES[type(oracle)], dtypes=conformance_dtypes)
@@ -51,6 +52,7 @@ def test_right_oracles_pass(oracle, conformance_dtypes):
         assert {"lengths", "padding", "labels", "rows_and_repeat"} <= set(report.passed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("relaxation", ["map", "marginals", "sparsemap"])
 def test_right_relaxations_pass(relaxation, conformance_dtypes):
     report = check_relaxation(relaxation, Walk(), SHAPES[Walk], dtypes=conformance_dtypes)

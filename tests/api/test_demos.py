@@ -95,6 +95,7 @@ def test_every_method_of_sort_trains(name):
     assert result.support is None or result.support >= 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["perturbed-loss", "sparsemap-loss", "straight-through-layer"])
 def test_methods_of_sort_learn(name):
     method = make_method(name)
@@ -242,6 +243,7 @@ def test_a_parser_learns_vietnamese(capsys, tmp_path, vietnamese):
     assert picture(out) == tmp_path / "structinf-parse-sparsemap.png"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_trains(capsys, tmp_path, loss):
     folder = write_treebank(tmp_path, CONLLU * 10)

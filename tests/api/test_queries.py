@@ -52,6 +52,7 @@ def rows(structures):
     return np.array([np.concatenate([t.ravel() for t in y]) for y in structures])
 
 
+@pytest.mark.sampled(3)
 @listed
 def test_topk(example):
     if not has(example, si.KBest):
@@ -96,6 +97,7 @@ def test_probabilities(example):
             np.testing.assert_allclose(got[:, 0], expected, atol=1e-9)
 
 
+@pytest.mark.matrix
 @listed
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_nonzero_mixes_to_the_smoothed_mean(example, temperature):
@@ -116,6 +118,7 @@ def test_nonzero_mixes_to_the_smoothed_mean(example, temperature):
         np.testing.assert_allclose(entropy[b, 0], -(p[p > 0] * np.log(p[p > 0])).sum(), atol=1e-9)
 
 
+@pytest.mark.matrix
 @listed
 @pytest.mark.parametrize("regularizer", ["negentropy", "squared_l2"])
 def test_samples_have_the_mean(example, regularizer):
@@ -318,6 +321,7 @@ def test_log_partition_is_refused_where_nothing_can_be_summed():
 # ----------------------------------------------------------------------------- gradients
 
 
+@pytest.mark.sampled(3)
 @listed
 def test_gradients_of_log_prob_and_entropy(example):
     if not has(example, si.GibbsOracle):

@@ -189,6 +189,7 @@ def test_gradients(kind):
     assert gradcheck(run, (states, *attention.parameters()))
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_autocast_and_half_precision(kind):
     states = torch.randn(2, 4, 8, requires_grad=True)

@@ -34,6 +34,7 @@ def _step(case, module, x, autocast=False):
     return out.detach(), gradient
 
 
+@pytest.mark.sampled(3)
 @every_case
 def test_autocast_changes_precision_alone(name):
     """What it lowers is torch's own products of matrices, in attention; structures are found in full precision."""

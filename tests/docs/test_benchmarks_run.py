@@ -24,6 +24,7 @@ COMPARISONS = [name for name, case in CASES.items() if isinstance(case, Case)]
 OVERHEADS = [name for name in CASES if name.startswith("layer-")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_results_are_equal(name: str) -> None:
     record = CASES[name].measure(1, quick=True)

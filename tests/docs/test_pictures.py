@@ -76,6 +76,7 @@ def drawn_calls(monkeypatch):
     return drawn
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PICTURES)
 def test_the_file_is_what_is_drawn_also_under_noise(name, drawn_calls):
     """Rounding changes no words, and all weights that are drawn are unique."""

@@ -25,6 +25,7 @@ def expected(f: Any, case: Case, estimator: Any, theta: Any) -> torch.Tensor:
     return si.expect(f, theta, case.target.oracle, estimator, generator=generator(), **case.instance_data)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", si.list_estimators())
 @oracle_examples.parametrize(lambda example: example.relaxed)
 def test_weights_sum_to_one(example: Example, name: str):

@@ -117,6 +117,7 @@ def test_lengths_and_float32():
 # ----------------------------------------------------------------------------- derivatives
 
 
+@pytest.mark.matrix
 @every_omega
 @pytest.mark.parametrize("backward", ["implicit", "central_differences"])
 def test_gradcheck(omega, backward):
@@ -141,6 +142,7 @@ def test_unrolled_is_the_derivative_of_the_steps_that_were_taken(omega, variant)
     assert gradcheck(layer, draw(21, 2, 4, 4).requires_grad_(), fast_mode=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_implicit_and_unrolled_agree_at_the_optimum(variant):
     """On a simplex with an optimum inside, which the vanilla variant approaches linearly."""
@@ -164,6 +166,7 @@ def test_weights_have_a_gradient():
         weights.square().sum().backward()
 
 
+@pytest.mark.sampled(2)
 @every_omega
 def test_losses_are_twice_differentiable(omega):
     loss = FenchelYoungLoss("assignment", "frank_wolfe", regularizer=OMEGAS[omega], reduction="none")

@@ -148,6 +148,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("options", list(OPTIONS.values()), ids=list(OPTIONS))
 @noises
 def test_jacobian_is_unbiased(noise: str, options: dict) -> None:

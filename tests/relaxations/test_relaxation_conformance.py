@@ -40,7 +40,7 @@ CENTRAL = {"form", "hull", "conjugate", "first_derivative", "loss_derivatives"}
 
 CENTRAL_FAMILIES = ("normal", "forbidden")
 
-SAMPLE = 12
+SAMPLE = 24
 """Without --full, all checks run for one pair of structure and relaxation in this number, and CENTRAL for each pair."""
 
 COMBINATIONS = [

@@ -21,6 +21,7 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> to
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
+@pytest.mark.matrix
 @low
 @backwards
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -50,6 +50,7 @@ def close(found: Tensor, expected: Any, atol: float = 1e-6) -> None:
 # ----------------------------------------------------------------------------- the formulas
 
 
+@pytest.mark.matrix
 @every_rule
 @oracle_examples.parametrize(lambda example: example.relaxed and example.listing is not None)
 def test_backward_is_the_formula(example: Example, name: str) -> None:

@@ -55,6 +55,7 @@ def test_entmax_for_every_alpha(alpha):
     assert gradgradcheck(lambda x: entmax(x, alpha), x)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("alpha", [1.0003, 1.25, 1.5, 2, 2.7, 4])
 @pytest.mark.parametrize("function", [entmax, normmax])
 def test_in_alpha(function, alpha):

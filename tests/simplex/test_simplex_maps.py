@@ -71,6 +71,7 @@ def test_listed_values(function, x, expected):
 # ---------------------------------------------------------------------------------------------- bisection
 
 
+@pytest.mark.matrix
 @SCALES
 @every_dtype
 @pytest.mark.parametrize("name", ENTMAX)

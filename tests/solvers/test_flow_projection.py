@@ -91,6 +91,7 @@ def check_exact(oracle, theta, readout):
 # ----------------------------------------------------------------------------- solutions
 
 
+@pytest.mark.matrix
 @BOTH
 @pytest.mark.parametrize("scale", [0.0, 0.03, 1.0, 1000.0])
 @pytest.mark.parametrize("example", [p for p in PROGRAMS if p.name != "categorical"], ids=str)

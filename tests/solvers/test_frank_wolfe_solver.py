@@ -21,6 +21,7 @@ named = pytest.mark.parametrize("omega", FLAT)
 variants = pytest.mark.parametrize("variant", VARIANTS)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
 @pytest.mark.parametrize("omega", [*FLAT, "quadratic", "cubic"])
 @pytest.mark.parametrize("name", STRUCTURES)

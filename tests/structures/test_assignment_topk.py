@@ -12,6 +12,7 @@ from assignment_enumeration import DTYPES, INF, ORACLE, SHAPES, is_feasible, is_
 from structinf.errors import InvalidInputError
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "m"), [*SHAPES, (2, 7), (7, 2), (5, 5), (4, 6)])
 @pytest.mark.parametrize("kind", ["normal", "ties", "forbidden"])

@@ -46,6 +46,7 @@ def by_graph(theta, regularizer, chain=CHAIN):
 
 
 @pytest.mark.matrix
+@pytest.mark.matrix
 @alphas
 @forms
 @pytest.mark.parametrize("shape", [(3, 4, 3), (3, 5, 20), (2, 3, 16)], ids=str)

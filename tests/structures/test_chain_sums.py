@@ -34,6 +34,7 @@ from structinf_oracles.kernels.chain import torch_backend
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("form", FORMS)

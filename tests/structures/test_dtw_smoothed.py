@@ -28,6 +28,7 @@ def gibbs(theta, n, m, band=INF):
     return weights.logsumexp(0), mean.view(theta.shape), (y.T * p) @ y - mean.outer(mean)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("alpha", FAMILY)
 @pytest.mark.parametrize(("n", "m"), SHAPES)
 @pytest.mark.parametrize("case", CASES)

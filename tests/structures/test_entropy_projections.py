@@ -122,6 +122,7 @@ def test_fewer_than_k_bind_only_where_more_would_be_taken(binary):
     assert oracle.project_entropy(forbidden, binary=binary).tolist() == [[0, 0, 0]]
 
 
+@pytest.mark.matrix
 @BINARY
 @pytest.mark.parametrize("k", [0, 1, 2, 4, 5])
 @pytest.mark.parametrize("at_most", [False, True])

@@ -21,6 +21,7 @@ def draw(example, dtype):
     return tuple(tensors) if example.is_tuple else tensors[0]
 
 
+@pytest.mark.matrix
 @smoothable
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("regularizer", REGULARIZERS, ids=str)
