@@ -72,11 +72,12 @@ if TYPE_CHECKING:
     )
     from .factor_graphs import FactorGraph
     from .functional.quantization import Quantized, VectorQuantizer, floor_straight_through, round_straight_through
-    from .functional.sinkhorn import sinkhorn
+    from .functional.sinkhorn import sinkhorn, sinkhorn_divergence
     from .functional.soft_rank import soft_rank, soft_sort
     from .functional.tag_scheme import TagScheme
     from .functional.temperature_schedule import TemperatureSchedule
     from .functional.token_mask import TokenMask
+    from .functional.unbalanced_sinkhorn import unbalanced_sinkhorn
     from .layers import Layer
     from .losses import (
         ConeLoss,
@@ -239,6 +240,7 @@ __all__ = [
     "sequence_log_prob",
     "simplex",
     "sinkhorn",
+    "sinkhorn_divergence",
     "soft_dtw",
     "soft_dtw_barycenter",
     "soft_dtw_between",
@@ -250,6 +252,7 @@ __all__ = [
     "topk",
     "transitions",
     "unambiguous_regret",
+    "unbalanced_sinkhorn",
     "unchecked",
 ]
 
@@ -276,11 +279,12 @@ _NAMES_BY_MODULE = {
     ".estimators": ("Estimator Latent expect get_estimator latent list_estimators list_methods register_estimator"),
     ".factor_graphs": "FactorGraph",
     ".functional.quantization": "Quantized VectorQuantizer floor_straight_through round_straight_through",
-    ".functional.sinkhorn": "sinkhorn",
+    ".functional.sinkhorn": "sinkhorn sinkhorn_divergence",
     ".functional.soft_rank": "soft_rank soft_sort",
     ".functional.tag_scheme": "TagScheme",
     ".functional.temperature_schedule": "TemperatureSchedule",
     ".functional.token_mask": "TokenMask",
+    ".functional.unbalanced_sinkhorn": "unbalanced_sinkhorn",
     ".layers": "Layer",
     ".losses": (
         "ConeLoss ContrastiveLoss FenchelYoungLoss ImitationLoss PerturbationGradientLoss RankingLoss RelaxedLoss "

@@ -20,10 +20,10 @@ from ..solvers.margins import margin_total_tolerance
 from ..solvers.transport_vertex import best_transport_plan
 from ..validation import check_flag, check_real
 
-__all__ = ["sinkhorn"]
+__all__ = ["Plans", "check_scores", "margins_of_each", "sinkhorn", "sinkhorn_divergence"]
 
 
-class _Plans(TransportPolytope):
+class Plans(TransportPolytope):
     """The set of transport plans with the bound margins (row and column sums)."""
 
     name: ClassVar[str] = "plans"
@@ -139,13 +139,11 @@ def sinkhorn(
     tensor([[0.3655, 0.1345],
             [0.1345, 0.3655]])
     """
-    if not isinstance(theta, Tensor) or theta.ndim < 2:
-        received = f"shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"a {type(theta).__name__}"
-        raise InvalidInputError(f"theta must be a tensor (..., n, m) of scores of rows and columns, got {received}")
+    check_scores(theta)
     check_flag("slack", slack)
     check_flag("record", record)
     relaxation = get_relaxation("sinkhorn", temperature=temperature, **options)
-    bound = {name: _margins(name, value, theta) for name, value in (("rows", rows), ("columns", columns))}
+    bound = margins_of_each(theta, rows, columns)
     if total is not None:
         if not slack:
             raise InvalidInputError("total needs slack=True; pass both, or omit total")
@@ -153,7 +151,7 @@ def sinkhorn(
         if isinstance(total, bool):
             raise InvalidInputError(f"total must be a number or a tensor of numbers, got {total!r}")
         bound["total"] = as_tensor(total, torch.float64)
-    problem = Problem.build(theta, _Plans(), bound)
+    problem = Problem.build(theta, Plans(), bound)
     _check_totals(problem.oracle.bound, slack)
     with problem.plain_modes():
         if record:
@@ -162,6 +160,94 @@ def sinkhorn(
         plan = problem.restore_parts(relaxation.mean(problem.oracle, problem.theta))
     assert isinstance(plan, Tensor)
     return plan
+
+
+@public_call(functorch=True)
+def sinkhorn_divergence(
+    cost: Tensor,
+    cost_rows: Tensor,
+    cost_columns: Tensor,
+    rows: Tensor | None = None,
+    columns: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    **options: Any,
+) -> Tensor:
+    """Return the Sinkhorn divergence of two weighted sets of points.
+
+        OT(a, b) − ½ OT(a, a) − ½ OT(b, b),   OT(a, b) = min ⟨cost, P⟩ + temperature Σ P log P
+        over P ≥ 0 with P 1 = a and Pᵀ 1 = b
+
+    The entropies of the margins cancel, so the relative entropy of P and a bᵀ in place of Σ P log P gives the same
+    number. The divergence is 0 for equal sets, unlike OT. It is at least 0 if exp(−cost / temperature) is a positive
+    definite kernel, for example for squared Euclidean distances.
+
+    Parameters
+    ----------
+    cost : (..., n, m) Tensor
+        Costs between the points of the first and the second set.
+    cost_rows : (..., n, n) Tensor
+        Costs between the points of the first set.
+    cost_columns : (..., m, m) Tensor
+        Costs between the points of the second set.
+    rows : (..., n) Tensor, optional
+        Weights a of the first set, at least 0, by default 1 / n each.
+    columns : (..., m) Tensor, optional
+        Weights b of the second set, with the same total, by default 1 / m each.
+    temperature : float or Tensor
+        Above 0, default 1. A tensor with one number receives a gradient.
+    **options
+        ``tolerance``, ``max_iter``, ``initial_temperature``, ``backward`` and ``on_failure``, as for the relaxation
+        :class:`structinf.relaxations.sinkhorn.Sinkhorn`.
+
+    Returns
+    -------
+    (...) Tensor
+        The divergence, in the unit of the costs; differentiable twice, in the costs, the weights and the temperature.
+
+    References
+    ----------
+    J. Feydy, T. Séjourné, F.-X. Vialard, S. Amari, A. Trouvé & G. Peyré, Interpolating between optimal transport and
+    MMD using Sinkhorn divergences, AISTATS 2019.
+
+    Examples
+    --------
+    >>> x, y = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.5], [1.5]])
+    >>> def cost(x, y):
+    ...     return torch.cdist(x, y).square()
+    >>> sinkhorn_divergence(
+    ...     cost(x, y), cost(x, x), cost(y, y), temperature=0.1
+    ... )
+    tensor(0.2500)
+    """
+    for name, value, of in (("cost_rows", cost_rows, -2), ("cost_columns", cost_columns, -1)):
+        check_scores(value, name, "costs")
+        check_scores(cost, "cost", "costs")
+        if value.shape[-2:] != (cost.shape[of],) * 2:
+            raise InvalidInputError(
+                f"{name} must have shape (..., {cost.shape[of]}, {cost.shape[of]}) for cost of shape "
+                f"{tuple(cost.shape)}, got {tuple(value.shape)}"
+            )
+    n, m = cost.shape[-2:]
+    rows = cost.new_full((n,), 1 / max(n, 1), dtype=torch.float64) if rows is None else rows
+    columns = cost.new_full((m,), 1 / max(m, 1), dtype=torch.float64) if columns is None else columns
+
+    def optimum(costs: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return -sinkhorn(-costs, a, b, temperature, record=True, **options).value
+
+    both = optimum(cost, rows, columns)
+    return both - (optimum(cost_rows, rows, rows) + optimum(cost_columns, columns, columns)) / 2
+
+
+def check_scores(theta: Tensor, name: str = "theta", what: str = "scores") -> None:
+    """Raise InvalidInputError unless the argument ``name`` is a batch of matrices."""
+    if not isinstance(theta, Tensor) or theta.ndim < 2:
+        received = f"shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"a {type(theta).__name__}"
+        raise InvalidInputError(f"{name} must be a tensor (..., n, m) of {what} of rows and columns, got {received}")
+
+
+def margins_of_each(theta: Tensor, rows: Any, columns: Any) -> dict[str, Tensor]:
+    """Return the row sums (..., n) and column sums (..., m) of each instance, by name; all 1 for None."""
+    return {name: _margins(name, value, theta) for name, value in (("rows", rows), ("columns", columns))}
 
 
 def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
