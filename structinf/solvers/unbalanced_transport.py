@@ -20,6 +20,9 @@ ROUNDING = 4e-15
 MAX_RESIDUAL = 1e-4
 """The largest residual accepted as rounding."""
 
+NEARLY_SINGULAR = 1e-9
+"""What is added to the unit diagonal of a Hessian that is singular up to rounding."""
+
 FIRST_RANGE = 20.0
 """The range of the scores over the first temperature. Newton's method converges from 0 at such temperatures."""
 
@@ -186,8 +189,10 @@ class _Dual:
     def at(self, g: Tensor) -> _State:
         T = self.temperature
         forbidden = self.scores.isneginf()
-        # A quotient of −inf has the derivative NaN in the temperature.
-        shifted = torch.where(forbidden, -math.inf, (self.scores.masked_fill(forbidden, 0.0) + g[:, None]) / T - 1)
+        if isinstance(T, Tensor):  # a quotient of −inf has the derivative NaN in the temperature
+            shifted = torch.where(forbidden, -math.inf, (self.scores.masked_fill(forbidden, 0.0) + g[:, None]) / T - 1)
+        else:
+            shifted = (self.scores + g[:, None]) / T - 1
         log_sums = logsumexp(shifted, 2)
         f = self.row_penalty.best_prices(log_sums, self.rows, T)
         plan = (shifted + (f / T)[:, :, None]).exp()
@@ -212,20 +217,19 @@ class _Dual:
     def hessian_factor(self, g: Tensor, state: _State) -> Tensor:
         """Return the Cholesky factor of the Hessian of φ at g."""
         T, plan = self.temperature, state.plan
-        sums = plan.sum(2)
-        row_slope = sums / T + self.row_penalty.slope(state.f, self.rows)
-        scaled = plan / T
-        weighted = scaled / torch.where(row_slope > 0, row_slope, 1.0)[:, :, None]
+        row_slope = plan.sum(2) / T + self.row_penalty.slope(state.f, self.rows)
         diagonal = plan.sum(1) / T + self.column_penalty.slope(g, self.columns)
-        diagonal = torch.where(diagonal > 0, diagonal, 1.0)
-        hessian = torch.diag_embed(diagonal) - scaled.mT @ weighted
-        # Scaled to a unit diagonal; the shift keeps the factor finite where rows and columns nearly decouple.
+        row_slope, diagonal = (torch.where(t > 0, t, 1.0) for t in (row_slope, diagonal))
         root = diagonal.sqrt()
-        unit = hessian / (root[:, :, None] * root[:, None])
-        identity = torch.eye(unit.shape[1], dtype=unit.dtype, device=unit.device)
-        factor, failed = torch.linalg.cholesky_ex(unit + 1e-15 * identity)
-        shifted, _ = torch.linalg.cholesky_ex(unit + 1e-9 * identity)
-        return root[:, :, None] * torch.where((failed != 0)[:, None, None], shifted, factor)
+        # The Hessian is diag(root) (I − UᵀU) diag(root).
+        u = plan * (1 / (T * row_slope.sqrt()))[:, :, None] / root[:, None]
+        unit = torch.eye(u.shape[2], dtype=u.dtype, device=u.device) - u.mT @ u
+        factor, failed = torch.linalg.cholesky_ex(unit)
+        if bool(failed.any()):  # rows and columns nearly decouple
+            unit.diagonal(dim1=1, dim2=2).add_(NEARLY_SINGULAR)
+            shifted, _ = torch.linalg.cholesky_ex(unit)
+            factor = torch.where((failed != 0)[:, None, None], shifted, factor)
+        return root[:, :, None] * factor
 
 
 def solve_unbalanced(
