@@ -16,9 +16,10 @@ from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
 from structinf.parts import Parts
 from structinf.restriction import Restrictable
+from structinf.solver_oracle import Maximiser, SolverOracle
 
 from .common.constraint_program import ConstraintProgram
-from .common.integer_solver import Maximiser, SolverOracle, cost_of_changes
+from .common.integer_solver import cost_of_changes
 from .common.labels import reject_labels
 
 __all__ = ["ConstraintModel"]

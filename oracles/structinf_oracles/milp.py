@@ -18,10 +18,11 @@ from structinf.oracle import Enumerable
 from structinf.parts import Parts
 from structinf.restriction import Restrictable
 from structinf.shapes import Int
+from structinf.solver_oracle import Maximiser, SolverOracle
 from structinf.validation import check_enumerable
 
 from .common.constraint_program import ConstraintProgram
-from .common.integer_solver import Maximiser, SolverOracle, cost_of_changes
+from .common.integer_solver import cost_of_changes
 from .common.labels import reject_labels
 from .common.linear_program import LinearProgram, Matrix
 

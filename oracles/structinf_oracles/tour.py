@@ -20,10 +20,10 @@ from structinf.oracle import Enumerable
 from structinf.parts import Parts
 from structinf.restriction import Restrictable
 from structinf.shapes import Int
+from structinf.solver_oracle import Maximiser, Outcome, SolverOracle
 from structinf.validation import bound_lengths, check_enumerable, check_lengths
 
 from .common.constraint_program import ConstraintProgram, load_cp_model
-from .common.integer_solver import Maximiser, Outcome, SolverOracle
 from .common.labels import reject_labels
 
 __all__ = ["Tour"]

@@ -16,8 +16,8 @@ import enumerators
 import structinf as si
 from enumerators_integer_programs import Seating
 from structinf import ConvergenceWarning, InfeasibleError, InvalidInputError, SolverLimitError
+from structinf.solver_oracle import Outcome
 from structinf_oracles.common.constraint_program import ConstraintProgram
-from structinf_oracles.common.integer_solver import Outcome
 from structinf_oracles.constraint_model import ConstraintModel
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,10 @@ import numpy as np
 from structinf.errors import InvalidInputError
 from structinf.kernels.interrupts import call_interruptibly
 from structinf.shapes import Int64
+from structinf.solver_oracle import Outcome, SolverOracle
 from structinf.validation import MOST_ENUMERATED, check_enumerable
 
-from .integer_solver import Outcome, SolverOracle, integer_scores
+from .integer_solver import integer_scores
 
 __all__ = ["Bounds", "ConstraintProgram", "load_cp_model", "tightened"]
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Shaped
+from structinf.solver_oracle import Outcome, SolverOracle
 
 from .constraint_program import MOST_VALUE, ConstraintProgram, load_cp_model, tightened
 from .constraint_program import Bounds as VariableBounds
-from .integer_solver import Outcome, SolverOracle
 
 __all__ = ["LinearProgram", "Matrix"]
 
