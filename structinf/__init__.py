@@ -15,9 +15,14 @@ if TYPE_CHECKING:
         Affine,
         FunctionOracle,
         Generalized,
+        ModelOracle,
         Parallel,
         Pooled,
         PoolReport,
+        from_cvxpy,
+        from_gurobi,
+        from_math_opt,
+        from_pyomo,
         oracle_from_function,
         parallel,
         pooled,
@@ -151,6 +156,7 @@ __all__ = [
     "KBest",
     "Latent",
     "Layer",
+    "ModelOracle",
     "Negentropy",
     "Oracle",
     "Parallel",
@@ -209,6 +215,10 @@ __all__ = [
     "errors",
     "expect",
     "floor_straight_through",
+    "from_cvxpy",
+    "from_gurobi",
+    "from_math_opt",
+    "from_pyomo",
     "get_estimator",
     "get_oracle",
     "get_relaxation",
@@ -258,7 +268,10 @@ __all__ = [
 
 # __getattr__ imports these modules on first use. Importing all of them takes a quarter of the time of `import torch`.
 _NAMES_BY_MODULE = {
-    ".adapters": "Affine FunctionOracle Generalized Parallel PoolReport Pooled oracle_from_function parallel pooled",
+    ".adapters": (
+        "Affine FunctionOracle Generalized ModelOracle Parallel PoolReport Pooled from_cvxpy from_gurobi from_math_opt "
+        "from_pyomo oracle_from_function parallel pooled"
+    ),
     ".alignments": (
         "Barycenter SoftDTWLoss alignment_matrix alignment_path pairwise_cost soft_dtw soft_dtw_barycenter "
         "soft_dtw_between soft_dtw_divergence"

@@ -98,7 +98,10 @@ class SolverOracle(Oracle):
 
     @abc.abstractmethod
     def maximiser(self, theta: Tensor) -> Maximiser:
-        """Return the function that solves one instance of θ (B, *event), by default called by several threads at once."""
+        """Return the function that solves one instance of θ (B, *event).
+
+        Several threads call the function at once, unless ``takes_threads`` is False.
+        """
 
     def argmax(self, theta: Tensor) -> Tensor:
         outcomes = self._outcomes(theta, self.maximiser(theta))

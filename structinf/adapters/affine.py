@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,7 +91,7 @@ class Affine(_WithConstantTerm):
     ----------
     oracle : str or Oracle
         The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
-    g : (m, d) Tensor, dense or sparse, optional
+    g : (m, d) Tensor, dense or sparse, or scipy sparse matrix, optional
         The matrix of g, which acts on the d parts of y in row-major order, tensor by tensor. Without it, g(y) = y, in
         the form of y.
     h : Tensor in the shape of y, or tuple of Tensors, optional
@@ -329,7 +330,7 @@ def _ndims(form: int | tuple[int, ...]) -> tuple[int, ...]:
 def _matrix(name: str, t: Any) -> Tensor:
     """Return ``t`` in float64 on the CPU, sparse as COO; raise InvalidInputError unless it is real and finite."""
     try:
-        t = t if isinstance(t, Tensor) else as_tensor(t)
+        t = t if isinstance(t, Tensor) else _from_scipy(t) if name == "g" and hasattr(t, "tocoo") else as_tensor(t)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} must be a tensor of numbers, got {type(t).__name__}") from error
     if t.requires_grad:
@@ -343,6 +344,17 @@ def _matrix(name: str, t: Any) -> Tensor:
     if not bool(values.isfinite().all()):
         raise InvalidInputError(f"{name} must be finite, got NaN or infinity")
     return t.clone()
+
+
+def _from_scipy(matrix: Any) -> Tensor:
+    """Return a sparse matrix of scipy as a sparse tensor; entries given twice are added."""
+    coo = matrix.tocoo()
+    if len(coo.shape) != 2:
+        raise InvalidInputError(f"g must be a matrix, got shape {coo.shape}")
+    places = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
+    return torch.sparse_coo_tensor(
+        places, torch.as_tensor(coo.data, device="cpu"), coo.shape, device="cpu", check_invariants=True
+    )
 
 
 class Generalized(_WithConstantTerm):

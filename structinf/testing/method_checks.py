@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import as_tuple, map_parts
 from .cases import Case
@@ -159,10 +159,15 @@ def instance_data(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, families=NORMAL)
 def copies(case: Case) -> None:
-    """Copies, deep copies and unpickled copies of an oracle give the same results."""
+    """Copies, deep copies and unpickled copies of an oracle give the same results.
+
+    An oracle that cannot be pickled raises UnsupportedError with the reason.
+    """
     makers: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]
     if _is_importable(type(case.target.oracle)):
-        makers.append(lambda oracle: pickle.loads(pickle.dumps(oracle)))
+        with contextlib.suppress(UnsupportedError):
+            pickled = pickle.dumps(case.oracle)
+            makers.append(lambda _: pickle.loads(pickled))
     for make in makers:
         _expect_same_outputs(case, make(case.oracle), "of a copy", exactly=True)
 

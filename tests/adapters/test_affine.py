@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import scipy.sparse
 import torch
 
 import structinf as si
@@ -57,6 +58,29 @@ ORACLES = {
     "generalized": generalized(),
 }
 every = pytest.mark.parametrize("oracle", ORACLES.values(), ids=ORACLES)
+
+
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_array, scipy.sparse.csc_matrix, scipy.sparse.coo_array])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_g_may_be_a_scipy_matrix(kind, dtype):
+    matrix = G.numpy().astype(dtype)
+    oracle, dense = (si.Affine("subset", g, H, k=2) for g in (kind(matrix), torch.from_numpy(matrix)))
+    for found, wanted in zip(*(si.relax(o.scores(scores()), o, "map") for o in (oracle, dense)), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_wrong_scipy_matrices():
+    for matrix, message in (
+        (G[:, :4], "a column for each"),
+        (G * INF, "finite"),
+        (G * 1j, "real"),
+        (G[0], "g must be a"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            si.Affine("subset", scipy.sparse.coo_array(matrix.numpy()), H, k=2)
+    doubled = scipy.sparse.coo_array(([1.0, 2.0], ([0, 0], [1, 1])), shape=(1, 5))
+    y = si.relax(torch.ones(1), si.Affine("subset", doubled, k=1), "map")
+    assert y.tolist() == [3.0]
 
 
 @every

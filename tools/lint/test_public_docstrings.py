@@ -34,6 +34,7 @@ NAMES = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: :|$)", re.MULTILINE)
 SHOWN_BY = {
     "structinf.Barycenter": "structinf.soft_dtw_barycenter",
     "structinf.FunctionOracle": "structinf.oracle_from_function",
+    "structinf.ModelOracle": "structinf.from_math_opt",
     "structinf.Parallel": "structinf.parallel",
     "structinf.PoolReport": "structinf.pooled",
     "structinf.TopK": "structinf.topk",
