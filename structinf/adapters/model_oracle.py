@@ -70,9 +70,8 @@ class SolverModel(abc.ABC):
     def solve(self, scores: np.ndarray, fixed: np.ndarray, limits: SolverOracle) -> Outcome:
         """Return a solution that maximises the finite ``scores`` (d,), with 0 for the variables that are ``fixed``.
 
-        ``limits`` is the oracle, read for its time limit and gap.
-        The result must not depend on earlier calls. The status "unbounded" also means that the solver cannot tell
-        whether the model is unbounded or infeasible.
+        ``limits`` is the oracle, read for its time limit and gap. The result must not depend on earlier calls. The
+        status "unbounded" also means that the solver cannot tell whether the model is unbounded or infeasible.
         """
 
     def stop(self) -> None:
@@ -279,12 +278,14 @@ def _best(own: SolverModel, solve: Callable[[np.ndarray, np.ndarray], Outcome], 
     outcome = solve(scores, fixed)
     if outcome.status == "unbounded":
         any_solution = solve(np.zeros_like(scores), fixed)
-        return any_solution if any_solution.status in ("infeasible", "limit") else outcome
+        if any_solution.status == "limit":
+            return Outcome("limit", None, any_solution.gap, any_solution.why)  # not a solution of the best score
+        return any_solution if any_solution.status == "infeasible" else outcome
     values = outcome.values
     if values is None:
         return outcome
     if not np.isfinite(values).all():
-        raise PluginError(f"the solver gave no finite value to the variable {int((~np.isfinite(values)).argmax())}")
+        raise ValueError(f"the solver gave no finite value to the variable {int((~np.isfinite(values)).argmax())}")
     values = np.where(own.is_integer, np.rint(values), values).clip(own.low, own.high)
     return Outcome(outcome.status, np.where(fixed, 0.0, values) + 0.0, outcome.gap, outcome.why)  # no −0
 
