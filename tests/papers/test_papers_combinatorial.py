@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ from benchmarks.papers import (
     decisions,
     energy_knapsack,
     matching_digits,
+    pyepo_methods,
     rationale_subsets,
     shortest_path,
     snli_alignment,
@@ -120,6 +122,24 @@ def test_shortest_paths_of_predicted_costs(tmp_path):
     assert set(found) == {*shortest_path.every_loss(), "noise-free costs"}
     assert {row[0] for row in rows if row[2]} == set(shortest_path.PUBLISHED)
     assert all(found["noise-free costs"] < regret < 20 for name, regret in found.items() if name != "noise-free costs")
+
+
+def test_data_of_pyepo():
+    features, costs = pyepo_methods.draw_costs(300, 0)
+    assert (features.shape, costs.shape, costs.dtype) == ((300, 5), (300, 40), np.float32)
+    assert len(set(pyepo_methods.grid_arcs(5))) == 40
+    weights, features, values = pyepo_methods.draw_items(300, 0)
+    assert (weights.shape, features.shape, values.shape) == ((1, 16), (300, 5), (300, 16))
+    assert ((weights >= 3) & (weights < 8)).all()
+    assert (values == np.ceil(values)).all()
+
+
+@pytest.mark.full
+def test_methods_of_pyepo(tmp_path):
+    assert pyepo_methods.main(["--quick", "--out", str(tmp_path / "methods.md")]) == 0
+    found = tables(tmp_path / "methods.md")
+    assert [len(rows) for rows in found] == [14, 14]
+    assert all(0 < number(row[1]) < 60 for rows in found for row in rows)
 
 
 def test_days_of_the_knapsack():
