@@ -46,7 +46,7 @@ class Sizes:
 
 
 def sizes(quick: bool) -> Sizes:
-    return Sizes(train=64, test=64, training=Training(epochs=2, batch=32, rate=1e-2)) if quick else Sizes()
+    return Sizes(train=64, test=64, training=Training(epochs=20, batch=32, rate=3e-2)) if quick else Sizes()
 
 
 class Task(NamedTuple):

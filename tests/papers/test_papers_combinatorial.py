@@ -139,7 +139,7 @@ def test_methods_of_pyepo(tmp_path):
     assert pyepo_methods.main(["--quick", "--out", str(tmp_path / "methods.md")]) == 0
     found = tables(tmp_path / "methods.md")
     assert [len(rows) for rows in found] == [14, 14]
-    assert all(0 < number(row[1]) < 60 for rows in found for row in rows)
+    assert all(0 < number(row[1]) < 40 for rows in found for row in rows)
 
 
 def test_days_of_the_knapsack():
