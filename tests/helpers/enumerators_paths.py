@@ -67,13 +67,30 @@ def alignments(
             y, gaps = np.zeros((rows, columns)), np.zeros((2, 2))
             y[matches] = 1
             for side, (matched, size) in enumerate(zip(matches, (n, m), strict=True)):
-                in_use = [x in matched for x in range(size)]
-                if mode == "local":
-                    in_use = in_use[min(matched, default=0) : max(matched, default=-1) + 1]
-                for is_matched, run in itertools.groupby(in_use):
-                    if not is_matched:
+                skipped = [x not in matched for x in range(size)]
+                begin, end = min(matched, default=0), max(matched, default=-1) + 1
+                before, after = _scored_ends(matches, (n, m), mode, side)
+                skipped = skipped[0 if before else begin : size if after else end]
+                for is_skipped, run in itertools.groupby(skipped):
+                    if is_skipped:
                         gaps[side] += 1, len(list(run)) - 1
             yield y, gaps if affine else gaps.sum(1)
+
+
+def _scored_ends(matches: Any, sizes: tuple[int, int], mode: str, side: int) -> tuple[bool, bool]:
+    """Whether elements of a side that are skipped before the first and after the last match have scores."""
+    if mode in ("global", "local"):
+        return (mode == "global",) * 2
+    if mode == "semi_global":
+        return (side == 0,) * 2
+    if not matches[0]:
+        return False, False
+    before = matches[0][0], matches[1][0]
+    after = sizes[0] - matches[0][-1], sizes[1] - matches[1][-1]
+    if mode == "overlap":
+        rows = before[0] <= before[1], after[0] <= after[1]
+        return rows if side == 0 else (not rows[0], not rows[1])
+    return (True, False) if mode == "extension" else (side == 1, side == 0)
 
 
 # ----------------------------------------------------------------------------- recursions
@@ -108,17 +125,24 @@ def alignment_grammar(
     rows: int, columns: int, mode: str = "global", affine: bool = False, lengths: tuple[int, int] | None = None
 ) -> Grammar:
     """Symbols of the first i and j elements: M after a match, R and C after skipped rows and columns, A after any of
-    these; of local ones, E where the last match is in row i, up to column j, and D where it is in one of i rows."""
+    these. For free ends: r and c without matches; E where the last match is in row i, up to column j, and F in column
+    j, above row i; e and f some steps behind these, with scores; D after all of it."""
     n, m = lengths or (rows, columns)
     row, more_rows = ((1, 0, 0), (1, 0, 1)) if affine else ((1, 0), (1, 0))
     column, more_columns = ((1, 1, 0), (1, 1, 1)) if affine else ((1, 1), (1, 1))
+    starts_whole, ends_whole = mode in ("global", "extension"), mode == "global"
+
+    def first(i, j):
+        if mode == "local":
+            return [([(0, i, j)], [])]
+        skips_rows = mode == "semi_global" or (mode == "overlap" and i <= j)
+        return [([(0, i, j)], [("r", i, 0) if skips_rows else ("c", 0, j)])]
 
     def matched(i, j):
-        begin = [([], [])] if mode == "global" and (i, j) == (0, 0) else []
+        begin = [([], [])] if starts_whole and (i, j) == (0, 0) else []
         if i and j:
-            first = [([(0, i - 1, j - 1)], [])] if mode == "local" else []
-            begin = [*first, ([(0, i - 1, j - 1)], [("A", i - 1, j - 1)])]
-        return begin if affine or mode == "local" else [*begin, ([row], [("M", i - 1, j)])]
+            begin = [*([] if starts_whole else first(i - 1, j - 1)), ([(0, i - 1, j - 1)], [("A", i - 1, j - 1)])]
+        return begin if affine or not ends_whole else [*begin, ([row], [("M", i - 1, j)])]
 
     def after_rows(i, j):
         opened = ([row], [("M", i - 1, j)]) if affine else ([], [("M", i, j)])
@@ -130,18 +154,41 @@ def alignment_grammar(
     def after_any(i, j):
         if affine:
             return [([], [(what, i, j)]) for what in "MRC"]
-        return [([], [("M" if mode == "global" else "R", i, j)]), ([column], [("A", i, j - 1)])]
+        return [([], [("M" if ends_whole else "R", i, j)]), ([column], [("A", i, j - 1)])]
+
+    def only_rows(i, j):
+        return [([row if i == 1 else more_rows], [("r", i - 1, j)])] if i else [([], [])]
+
+    def only_columns(i, j):
+        return [([column if j == 1 else more_columns], [("c", i, j - 1)])] if j else [([], [])]
 
     def last_in_row(i, j):
         return [([], [("E", i, j - 1)]), ([], [("M", i, j)])]
 
-    def last_in_rows(i, j):
-        return [([], [("D", i - 1, j)]), ([], [("E", i, j)])] if i else [([], [])]
+    def last_in_column(i, j):
+        return [([], [("F", i - 1, j)]), ([], [("M", i - 1, j)])]
 
-    rules = {"M": matched, "R": after_rows, "C": after_columns, "A": after_any, "E": last_in_row, "D": last_in_rows}
+    def rows_behind(i, j):
+        before = (i - 1, j) if mode in ("semi_global", "dovetail") else (i - 1, j - 1)
+        return [([more_rows], [("e", *before)]), ([row], [("E", *before)])]
+
+    def columns_behind(i, j):
+        return [([more_columns], [("f", i - 1, j - 1)]), ([column], [("F", i - 1, j - 1)])]
+
+    def ended(i, j):
+        empty = [] if mode == "extension" else [([], [("r", i, 0)] if mode == "semi_global" else [])]
+        if mode in ("local", "extension"):
+            return [*(empty if i == 0 or mode == "extension" else []), ([], [("D", i - 1, j)]), ([], [("E", i, j)])]
+        behind = "efF" if mode == "overlap" else "e"
+        return [*empty, *(([], [(what, i, j)]) for what in behind), ([], [("E", i, j)])]
+
+    rules = {
+        "M": matched, "R": after_rows, "C": after_columns, "A": after_any, "r": only_rows, "c": only_columns,
+        "E": last_in_row, "F": last_in_column, "e": rows_behind, "f": columns_behind, "D": ended,
+    }  # fmt: skip
 
     def options(symbol):
         what, i, j = symbol
         return rules[what](i, j) if min(i, j) >= 0 else []
 
-    return ("A" if mode == "global" else "D", n, m), options
+    return ("A" if ends_whole else "D", n, m), options

@@ -230,6 +230,7 @@ PROGRAMS = (
     _alignment("global", affine=True),
     _alignment("local", affine=False),
     _alignment("local", affine=True),
+    _alignment("overlap", affine=True),
     _bits(3),
     _bits(1),
     _subset(4, 2, relaxed=True),

@@ -19,6 +19,7 @@ from structinf_oracles.needleman_wunsch import NeedlemanWunsch
 
 pytestmark = pytest.mark.slow
 
+MODES = ("global", "local", "semi_global", "overlap", "dovetail", "extension")
 VARIANTS = list(itertools.product(("global", "local"), (False, True)))
 variants = pytest.mark.parametrize(("mode", "affine"), VARIANTS)
 
@@ -47,6 +48,10 @@ PROGRAMS = [
     program(1, 1, "local", True),
     program(3, 3, "local", False, ((3, 3), (2, 3))),
     program(1, 4, "global", True),
+    program(2, 3, "semi_global", True, ((2, 3), (2, 1))),
+    program(3, 3, "overlap", True, ((3, 3), (3, 2))),
+    program(2, 3, "dovetail", False),
+    program(3, 2, "extension", False, ((3, 2), (1, 2))),
 ]
 
 
@@ -98,6 +103,14 @@ def test_numbers_of_alignments(rows: int, columns: int, affine: bool) -> None:
     assert whole.log_partition(zeros).item() == pytest.approx(math.log(count))
     # Unscored, what lies outside the region makes no difference: as many sets of matches.
     assert part.count(zeros) == [count]
+    for mode in MODES[2:]:
+        assert make(mode, affine).count(zeros) == [count]
+
+
+# Row and column elements that have no score at the left, upper, right and lower border of the classical tables.
+BORDERS = {
+    "global": "", "semi_global": "upper lower", "overlap": "left upper right lower", "dovetail": "left lower",
+}  # fmt: skip
 
 
 def classical(match: np.ndarray, gap: np.ndarray, mode: str) -> float:
@@ -112,23 +125,69 @@ def classical(match: np.ndarray, gap: np.ndarray, mode: str) -> float:
             columns[i, j] = max(max(best[i, j - 1], rows[i, j - 1]) + gap[1, 0], columns[i, j - 1] + gap[1, 1])
         if i and j:
             best[i, j] = match[i - 1, j - 1] + max(t[i - 1, j - 1] for t in (best, rows, columns))
-        if mode == "local":
+        borders = BORDERS.get(mode, "")
+        if mode == "local" or (j == 0 and "left" in borders) or (i == 0 and "upper" in borders):
             best[i, j] = max(best[i, j], 0)
-    return best.max() if mode == "local" else max(t[n, m] for t in (best, rows, columns))
+    last = np.maximum(np.maximum(best, rows), columns)
+    if mode in ("local", "extension"):
+        return last.max()
+    ends = [last[n, m], *(last[:, m] if "right" in borders else ()), *(last[n] if "lower" in borders else ())]
+    return max(ends)
 
 
-@variants
+@pytest.mark.parametrize(("mode", "affine"), list(itertools.product(MODES, (False, True))))
 def test_against_the_classical_recursion(mode: str, affine: bool) -> None:
     generator = np.random.default_rng(0)
-    match = generator.standard_normal((6, 7, 9))
+    match = generator.standard_normal((6, 7, 9)) - 0.5
     # Extending costs no more than opening; else the classical recursion would open anew.
     gap = -np.sort(generator.random((6, 2, 2)))[..., ::-1]
     if not affine:
         gap[..., 1] = gap[..., 0]
+    if mode == "overlap":
+        # The classical recursion frees the cheaper side at each end, and the library the longer side.
+        gap[:, 1] = gap[:, 0]
     theta = torch.from_numpy(match), torch.from_numpy((gap if affine else gap[..., 0]).copy())
     oracle = make(mode, affine)
-    found = oracle.score(theta, oracle.argmax(theta)).tolist()
-    assert found == pytest.approx([classical(a, g, mode) for a, g in zip(match, gap, strict=True)])
+    y = oracle.argmax(theta)
+    assert oracle.score(theta, y).tolist() == pytest.approx(
+        [classical(a, g, mode) for a, g in zip(match, gap, strict=True)]
+    )
+    for found, expected in zip(oracle.encode(oracle.decode(y), theta), y, strict=True):
+        assert torch.equal(found, expected)
+
+
+# Scores of parasail 1.3.4 for a match of 2, a mismatch of −3, opening a gap of −3 and extending by −1: nw, sw, sg_dx,
+# sg, sg_qb_de. Biopython 1.88 gives the same scores, with end gap scores of 0 for the same ends.
+SCORES_OF_PARASAIL = {"global": -5, "local": 10, "semi_global": 3, "overlap": 9, "dovetail": 9}
+
+
+@pytest.mark.parametrize(("mode", "expected"), SCORES_OF_PARASAIL.items())
+def test_scores_of_alignment_libraries(mode: str, expected: float) -> None:
+    match = matches("TTACGATTAGC", "GATTGCCAATACGA", 2.0, -3.0)
+    assert score(make(mode, True), match, [[-3.0, -1.0]] * 2) == expected
+
+
+@pytest.mark.parametrize("mode", MODES[2:])
+def test_free_ends_in_float32_and_at_large_scores(mode: str) -> None:
+    match, gap = torch.randn(2, 4, 6), torch.tensor([-0.5, -0.3])
+    oracle = make(mode, False)
+    exact = oracle.marginals((match.double(), gap.double()[None]))
+    for found, expected in zip(oracle.marginals((match, gap[None])), exact, strict=True):
+        torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5)
+    best, near = oracle.argmax((match, gap[None])), oracle.marginals((1000 * match, 1000 * gap[None]))
+    for found, expected in zip(near, best, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+def test_an_alignment_without_matches_where_ends_are_free() -> None:
+    gap = torch.tensor([[[-2.0, -1.0], [-5.0, -5.0]]])
+    for mode, counts in (("semi_global", [1, 2]), ("overlap", [0, 0]), ("dovetail", [0, 0]), ("extension", [0, 0])):
+        oracle, theta = make(mode, True), (torch.full((1, 3, 2), -math.inf), gap)
+        y = oracle.argmax(theta)
+        assert not y[0].any()
+        assert y[1].tolist() == [[[float(x) for x in counts], [0.0, 0.0]]]
+        assert oracle.always_feasible == (mode != "semi_global")
+        assert torch.equal(oracle.encode(oracle.decode(y), theta)[1], y[1])
 
 
 def test_linear_gaps_are_affine_ones_of_one_score() -> None:
@@ -223,7 +282,7 @@ def test_input_is_left_alone_and_may_be_strided() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "semiglobal"}, r'mode must be "global" or "local", got \'semiglobal\''),
+        ({"mode": "semiglobal"}, r'mode must be "global", "local", .* or "extension", got \'semiglobal\''),
         ({"affine": "yes"}, r"affine must be True or False, got 'yes'"),
     ],
 )
