@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from structinf.parts import Parts, divide_by_temperature, hessian_product_by_aut
 from structinf.regularizers import Regularizer, smooth_max_gradient, smooth_max_value
 from structinf.shapes import Float
 from structinf.smoothing import kernel_alpha, smooth_max, triton_alpha
-from structinf.validation import check_count, check_feasible, check_instances, check_k
+from structinf.validation import check_choice, check_count, check_feasible, check_instances, check_k
 
 from .common.grids import (
     cell_indicators,
@@ -37,6 +37,8 @@ from .common.labels import reject_labels
 
 __all__ = ["DTW"]
 
+_WINDOWS = ("sakoe_chiba", "itakura", "slanted_band")
+
 
 @dataclass(frozen=True)
 class DTW(HypergraphProgram):
@@ -51,6 +53,8 @@ class DTW(HypergraphProgram):
     - Instance data ``lengths``, shape (..., 2): the numbers of rows and of columns in use, integers in [1, n] and [1,
       m], or both 0. Default: n and m. The path ends in the last cell in use, and all parts of y outside are 0.
     - Instance data ``band``, shape (...): the band of each instance, an integer. Default: the option ``band``.
+    - Instance data ``window``, shape (..., n, m), bool: the cells that the path of each instance may visit, inside the
+      window of the options. Default: all cells.
 
     Parameters
     ----------
@@ -59,6 +63,15 @@ class DTW(HypergraphProgram):
         fraction, and is not scaled to the shape of a rectangular grid. The least band is |n − m|, as no path reaches
         the last cell with less. A band of max(n, m) or more has no effect, as does None, the default. With a band,
         sums take O(n · band) operations.
+    window : {"sakoe_chiba", "itakura", "slanted_band"}, optional
+        The window of allowed cells. n and m stand for the rows and the columns in use. An instance whose window holds
+        no path is infeasible.
+
+        - "sakoe_chiba", or None with ``band``: |i − j| ≤ band.
+        - "itakura": the parallelogram j ≤ 2 i, i ≤ 2 j + 1, n − i ≤ 2 (m − j) and m − j < 2 (n − i) (Itakura 1975, as
+          ``itakuraWindow`` of dtw-python). It holds a path if n ≤ 2 m and m ≤ 2 (n − 1), and if n = m = 1.
+        - "slanted_band": |j − i (m − 1) / (n − 1)| ≤ band, a band around the diagonal from corner to corner of any
+          grid. With one row, the diagonal is j = 0.
 
     Notes
     -----
@@ -76,9 +89,10 @@ class DTW(HypergraphProgram):
     References
     ----------
     H. Sakoe & S. Chiba, Dynamic programming algorithm optimization for spoken word recognition, IEEE Transactions on
-    Acoustics, Speech, and Signal Processing 26 (1978). M. Cuturi & M. Blondel, Soft-DTW: a differentiable loss
-    function for time-series, ICML 2017. A. Mensch & M. Blondel, Differentiable dynamic programming for structured
-    prediction and attention, ICML 2018, §4.2 and algorithms 5 and 6.
+    Acoustics, Speech, and Signal Processing 26 (1978). F. Itakura, Minimum prediction residual principle applied to
+    speech recognition, IEEE Transactions on Acoustics, Speech, and Signal Processing 23 (1975). M. Cuturi & M. Blondel,
+    Soft-DTW: a differentiable loss function for time-series, ICML 2017. A. Mensch & M. Blondel, Differentiable dynamic
+    programming for structured prediction and attention, ICML 2018, §4.2 and algorithms 5 and 6.
 
     Examples
     --------
@@ -99,13 +113,16 @@ class DTW(HypergraphProgram):
     name: ClassVar[str] = "dtw"
     search_terms: ClassVar[tuple[str, ...]] = ("dynamic_time_warping", "soft_dtw", "warping", "alignment")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
-    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1, "band": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1, "band": 0, "window": 2})
     has_empty_structure: ClassVar[bool] = True
     label_ndim: ClassVar[int] = 2
 
     band: int | None = field(default=None, kw_only=True)
+    window: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.window is not None:
+            check_choice("window", self.window, _WINDOWS, "None")
         if self.band is not None and (
             isinstance(self.band, bool) or not isinstance(self.band, Integral) or int(self.band) < 0
         ):
@@ -131,7 +148,11 @@ class DTW(HypergraphProgram):
 
     def _inside_band(self, n: int, m: int) -> np.ndarray:
         """Return the cells inside the band of the option ``band``, (n, m)."""
-        return np.abs(np.arange(n)[:, None] - np.arange(m)) <= (max(n, m) if self.band is None else self.band)
+        return np.abs(np.arange(n)[:, None] - np.arange(m)) <= self._option_band(n, m)
+
+    def _option_band(self, n: int, m: int) -> int:
+        """Return the largest |i − j| of the options."""
+        return max(n, m) if self.band is None or self.window == "slanted_band" else int(self.band)
 
     def _graph_parts_goals(self, theta: Tensor) -> tuple[Hypergraph, Tensor, Tensor]:
         return super()._graph_parts_goals(self._without_cells_outside(theta))
@@ -140,21 +161,34 @@ class DTW(HypergraphProgram):
         return super()._graph_parts_unchecked_goals(self._without_cells_outside(theta))
 
     def _without_cells_outside(self, theta: Tensor) -> Tensor:
-        """Return θ with −inf outside the bands of instances, which the hypergraph does not know."""
-        return theta.masked_fill(~self._inside(theta), -torch.inf) if "band" in self.bound else theta
+        """Return θ with −inf outside the bands and windows of instances, which the hypergraph does not know."""
+        return self._without_cells_outside_windows(theta, or_bands="band" in self.bound)
+
+    def _without_cells_outside_windows(self, theta: Tensor, *, or_bands: bool = False) -> Tensor:
+        """Return θ with −inf outside windows that are no bands around |i − j| = 0, or also outside these bands."""
+        if or_bands or self.window in ("itakura", "slanted_band") or "window" in self.bound:
+            return theta.masked_fill(~self._inside(theta), -torch.inf)
+        return theta
 
     # -- shapes and labels -----------------------------------------------------------------
 
     def validate(self, theta: Tensor) -> None:
-        lengths, bands = self.bound.get("lengths"), self.bound.get("band")
+        lengths, bands, windows = (self.bound.get(name) for name in ("lengths", "band", "window"))
         check_grid_shape(self.label(), theta, lengths)
+        if windows is not None and (windows.dtype is not torch.bool or windows.shape[1:] != theta.shape[1:]):
+            raise InvalidInputError(
+                f"window must hold a bool for each cell, shape (..., {theta.shape[1]}, {theta.shape[2]}), got "
+                f"{windows.dtype} of shape {tuple(windows.shape)} with the batch dimensions flattened"
+            )
+        if self.window in ("sakoe_chiba", "slanted_band") and self.band is None and bands is None:
+            raise InvalidInputError(f'window="{self.window}" needs a band; pass band, a number of cells')
         if bands is not None and (bands.is_floating_point() or bands.dtype is torch.bool):
             raise InvalidInputError(f"band must hold integers, numbers of cells, got {bands.dtype}")
         batch, n, m = theta.shape
         if lengths is None and bands is None:
             # Python numbers, so that nothing waits for a GPU.
-            if batch and self.band is not None and self.band < abs(n - m):
-                _raise_narrow_band(n, m, self.band, 0)
+            if batch and self._option_band(n, m) < abs(n - m):
+                _raise_narrow_band(n, m, self._option_band(n, m), 0)
             return
         if skips_checks(theta):
             return
@@ -169,6 +203,8 @@ class DTW(HypergraphProgram):
     def valid_parts(self, theta: Tensor) -> Tensor | None:
         _, n, m = theta.shape
         most = max(n, m) - 1
+        if self.window in ("itakura", "slanted_band") or "window" in self.bound:
+            return self._inside(theta)
         if not self.bound:
             return None if self.band is None or self.band >= most else self._inside(theta)
         if theta.device.type == "cpu":  # on a GPU, a mask costs less than to wait for the answer
@@ -178,23 +214,43 @@ class DTW(HypergraphProgram):
         return self._inside(theta)
 
     def _inside(self, theta: Tensor) -> Tensor:
-        """Return the cells in use and inside the bands, (B, n, m)."""
+        """Return the cells in use and inside the bands and windows, (B, n, m)."""
         sizes, bands = self._sizes_and_bands(theta)
-        row, column = (torch.arange(size, device=theta.device) for size in theta.shape[1:])
-        return cells_in_use(sizes, theta.shape[1:]) & ((row.unsqueeze(1) - column).abs() <= bands.view(-1, 1, 1))
+        inside = cells_in_use(sizes, theta.shape[1:])
+        i, j = (torch.arange(size, device=theta.device) for size in theta.shape[1:])
+        i = i.unsqueeze(1)
+        n, m = sizes.view(-1, 2, 1, 1).unbind(1)
+        if self.window == "slanted_band":
+            widths = self.bound["band"] if "band" in self.bound else torch.full_like(bands, cast(int, self.band))
+            # |j − i (m − 1) / (n − 1)| ≤ band, in integers; with n = 1, i is 0.
+            inside &= (j * (n - 1).clamp(min=1) - i * (m - 1)).abs() <= widths.view(-1, 1, 1) * (n - 1).clamp(min=1)
+        else:
+            inside &= (i - j).abs() <= bands.view(-1, 1, 1)
+        if self.window == "itakura":
+            inside &= (j <= 2 * i) & (i <= 2 * j + 1) & (n - i <= 2 * (m - j)) & (m - j < 2 * (n - i))
+        if "window" in self.bound:
+            check_instances("window", self.bound["window"], len(inside))
+            inside &= self.bound["window"]
+        return inside
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        sizes, bands = self._sizes_and_bands(like)
+        sizes, _ = self._sizes_and_bands(like)
         used = check_cells(labels, sizes, sum(like.shape[1:]) - 1)
         steps = labels.diff(dim=1)
         allowed = ((steps >= 0) & (steps <= 1)).all(2) & (steps.sum(2) > 0)
-        far = (labels[..., 0] - labels[..., 1]).abs() > bands.unsqueeze(1)
+        cells = labels.clamp(min=0)
+        inside = (
+            self._inside(like)
+            .flatten(1)
+            .expand(len(labels), -1)
+            .gather(1, cells[..., 0] * like.shape[2] + cells[..., 1])
+        )
         reject_labels(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)", defers=True)
         reject_labels(
             used[:, 1:] & ~allowed, labels, "each move of the path must be one row, one column or both", defers=True
         )
         reject_labels(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use", defers=True)
-        reject_labels(used & far, labels, "the path must stay inside the band", defers=True)
+        reject_labels(used & ~inside, labels, "the path must stay inside the band and the window", defers=True)
         return cell_indicators(labels, used, like)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -204,6 +260,7 @@ class DTW(HypergraphProgram):
     # -- single paths ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
+        theta = self._without_cells_outside_windows(theta)
         kernels, extent = self._kernels(theta, uses_triton(theta))
         return _check_and_move(kernels.argmax(theta, *extent), theta)
 
@@ -213,6 +270,7 @@ class DTW(HypergraphProgram):
         check_count(n)
         if regularizer.alpha is None:
             return cast(Tensor, super().smoothed_sample(theta, n, regularizer, generator))
+        theta = self._without_cells_outside_windows(theta)
         is_on_device = triton_alpha(theta, regularizer) is not None
         kernels, extent = self._kernels(theta, is_on_device)
         theta = cast(Tensor, divide_by_temperature(theta, regularizer.temperature))
@@ -226,6 +284,7 @@ class DTW(HypergraphProgram):
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         check_k(k)
+        theta = self._without_cells_outside_windows(theta)
         kernels, extent = self._kernels(theta, uses_triton(theta))
         scores, y = kernels.topk(theta, *extent, k)
         scores = scores.to(theta)
@@ -234,13 +293,17 @@ class DTW(HypergraphProgram):
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all paths, at most a million."""
         self.validate(torch.zeros(1, *event_shape, device="cpu"))
-        if "band" not in self.bound:
-            return cast(Tensor, super().enumerate(event_shape))
-        return DTW(band=int(self.bound["band"])).bind(lengths=self.bound.get("lengths")).enumerate(event_shape)
+        oracle = self
+        if "band" in self.bound and self.window != "slanted_band":
+            oracle = replace(self, band=int(self.bound["band"])).bind(lengths=self.bound.get("lengths"))
+        structures = cast(Tensor, super(DTW, oracle).enumerate(event_shape))
+        allowed = self.valid_parts(torch.zeros(1, *event_shape, device="cpu"))
+        return structures if allowed is None else structures[~structures.masked_fill(allowed, 0).flatten(1).any(1)]
 
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
     def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, " batch"]:
+        theta = self._without_cells_outside_windows(theta)
         found = self._smoothed_kernels(theta, regularizer)
         is_recorded = torch.is_grad_enabled() and theta.requires_grad
         if is_recorded or found is None:
@@ -263,6 +326,7 @@ class DTW(HypergraphProgram):
         self, theta: Tensor, regularizer: Regularizer, weight: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return DP_Ω(θ), (B,), and ∇DP_Ω(θ), (B, n, m), times the ``weight`` (B,) of each instance, 1 by default."""
+        theta = self._without_cells_outside_windows(theta)
         found = self._smoothed_kernels(theta, regularizer)
         if found is None:
             from .kernels.alignment import torch_backend
@@ -277,6 +341,7 @@ class DTW(HypergraphProgram):
         return value.to(theta.dtype), _check_and_move((value, mean), theta)
 
     def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Parts:
+        theta = self._without_cells_outside_windows(theta)
         found = self._smoothed_kernels(theta, regularizer)
         if found is None:
             return hessian_product_by_autograd(lambda t: self.smoothed_value(cast(Tensor, t), regularizer), theta, v)
@@ -306,15 +371,18 @@ class DTW(HypergraphProgram):
             check_instances(name, data, len(theta))
         return triton_dispatch, (
             self.bound.get("lengths"),
-            self.bound.get("band", max(n, m) if self.band is None else int(self.band)),
+            self._option_band(n, m)
+            if self.window == "slanted_band"
+            else self.bound.get("band", self._option_band(n, m)),
         )
 
     def _sizes_and_bands(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows and columns in use (B, 2), and the bands (B,), in int64 on the device of θ."""
         batch, n, m = theta.shape
-        lengths, bands = sizes_in_use(self.bound, (n, m), theta), self.bound.get("band")
+        lengths = sizes_in_use(self.bound, (n, m), theta)
+        bands = None if self.window == "slanted_band" else self.bound.get("band")
         if bands is None:
-            bands = torch.full((batch,), max(n, m) if self.band is None else self.band, device=theta.device)
+            bands = torch.full((batch,), self._option_band(n, m), device=theta.device)
         check_instances("band", bands, batch)
         return lengths, bands
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 
@@ -73,6 +76,76 @@ def test_padding_is_not_read(case):
         assert torch.equal(mean, oracle.smoothed_mean(theta, omega))
         assert not mean[~mask].any()
     assert torch.equal(oracle.topk(theta, 3)[0], oracle.topk(noisy, 3)[0])
+
+
+def window_of_dtw_python(name, n, m, band):
+    """Cells of itakuraWindow and slantedBandWindow of dtw-python 1.9.0."""
+    i, j = np.indices((n, m))
+    if name == "itakura":
+        return (j <= 2 * i) & (i <= 2 * j + 1) & (i >= n - 2 * m + 2 * j) & (j > m - 2 * n + 2 * i)
+    return np.abs(j - (i * (m - 1) / (n - 1) if n > 1 else 0)) <= band
+
+
+@pytest.mark.parametrize(("name", "band"), [("itakura", None), ("slanted_band", 0), ("slanted_band", 1)])
+def test_windows_by_name(name, band):
+    oracle = DTW(window=name, band=band)
+    for n, m in itertools.product(range(1, 6), repeat=2):
+        window = window_of_dtw_python(name, n, m, band)
+        expected = {p for p in paths(n, m) if all(window[cell] for cell in p)}
+        found = oracle.decode(oracle.enumerate((n, m)).float())
+        assert {tuple(map(tuple, t[t[:, 0] >= 0].tolist())) for t in found} == expected
+        theta = torch.zeros(1, 5, 5)
+        bound = oracle.bind(lengths=torch.tensor([[n, m]]))
+        assert bound.count(theta) == [len(expected)]
+        if expected:
+            assert bound.log_partition(theta).exp().item() == pytest.approx(len(expected))
+            assert torch.equal(bound.valid_parts(theta)[0, :n, :m], torch.from_numpy(window))
+        else:
+            with pytest.raises(InfeasibleError, match="batch index 0"):
+                bound.argmax(theta)
+    assert DTW(window="sakoe_chiba", band=1).count(torch.zeros(1, 4, 4)) == DTW(band=1).count(torch.zeros(1, 4, 4))
+    widths = DTW(window="slanted_band", band=9).bind(band=torch.tensor([1, 2]))
+    for row, width in enumerate((1, 2)):
+        window = torch.from_numpy(window_of_dtw_python("slanted_band", 3, 6, width))
+        assert torch.equal(widths.valid_parts(torch.zeros(2, 3, 6))[row], window)
+
+
+def test_a_window_of_the_instance_forbids_cells():
+    theta = scores(3, 4, 5)
+    window = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)) < 0.7
+    window[:, :, -1] = window[:, 0] = True
+    oracle, forbidden = ORACLE.bind(window=window), theta.masked_fill(~window, -INF)
+    noisy, v = torch.where(window, theta, 100.0), torch.randn_like(theta)
+    assert torch.equal(oracle.valid_parts(theta), window)
+    for omega in (Negentropy(), SquaredL2(), Unregularized(), UNKNOWN):
+        assert torch.equal(oracle.smoothed_value(noisy, omega), ORACLE.smoothed_value(forbidden, omega))
+        assert torch.equal(oracle.smoothed_mean(noisy, omega), ORACLE.smoothed_mean(forbidden, omega))
+        found = oracle.smoothed_hessian_product(noisy, v, omega)
+        assert torch.equal(found, ORACLE.smoothed_hessian_product(forbidden, v, omega))
+        assert not found[~window].any()
+    assert torch.equal(oracle.topk(noisy, 3)[0], ORACLE.topk(forbidden, 3)[0])
+    assert oracle.count(noisy) == ORACLE.count(forbidden)
+    assert not oracle.sample(noisy, 20)[:, ~window].any()
+    rows = oracle[[2]].enumerate((4, 5))
+    assert len(rows) == oracle.count(noisy)[2]
+    each = oracle[[2] * len(rows)]
+    assert torch.equal(each.encode(each.decode(rows), rows), rows)
+    leaf = noisy.clone().requires_grad_()
+    oracle.log_partition(leaf).sum().backward()
+    torch.testing.assert_close(leaf.grad, oracle.marginals(noisy))
+
+
+def test_windows_that_do_not_fit():
+    theta = torch.zeros(2, 3, 4)
+    for window in (torch.ones(2, 3, 4), torch.ones(2, 4, 3, dtype=torch.bool)):
+        with pytest.raises(InvalidInputError, match=r"a bool for each cell, shape \(\.\.\., 3, 4\), got torch"):
+            ORACLE.bind(window=window).validate(theta)
+    with pytest.raises(InvalidInputError, match=r'window="slanted_band" needs a band'):
+        DTW(window="slanted_band").validate(theta)
+    with pytest.raises(InvalidInputError, match=r'window must be "sakoe_chiba", .* or None'):
+        DTW(window="none")
+    with pytest.raises(InfeasibleError, match="batch index 1"):
+        ORACLE.bind(window=torch.tensor([True, False])[:, None, None].expand(2, 3, 4)).argmax(theta)
 
 
 def test_labels_of_all_paths():
