@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
@@ -14,19 +14,28 @@ import torch
 from torch import Tensor
 
 from structinf.deferred_checks import skips_checks
-from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
-from structinf.errors import InvalidInputError
+from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram, dispatch
+from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
 from structinf.kernels.gpu import uses_triton
 from structinf.parts import Parts, divide_by_temperature, hessian_product_by_autograd
-from structinf.regularizers import Regularizer, smooth_max_gradient, smooth_max_value
+from structinf.regularizers import UNREGULARIZED, Regularizer, smooth_max_gradient, smooth_max_value
 from structinf.shapes import Float
 from structinf.smoothing import kernel_alpha, smooth_max, triton_alpha
-from structinf.validation import check_choice, check_count, check_feasible, check_instances, check_k
+from structinf.validation import (
+    check_choice,
+    check_count,
+    check_feasible,
+    check_flag,
+    check_instances,
+    check_k,
+    list_instances,
+)
 
 from .common.grids import (
     cell_indicators,
     cells_in_use,
     check_cells,
+    check_grid,
     check_grid_shape,
     check_sizes,
     nonzero_cells,
@@ -34,6 +43,7 @@ from .common.grids import (
     sizes_in_use,
 )
 from .common.labels import reject_labels
+from .common.step_patterns import PATTERNS, Pattern, add_steps, check_bounds, check_pattern, weights_of
 
 __all__ = ["DTW"]
 
@@ -48,7 +58,7 @@ class DTW(HypergraphProgram):
     item j of the other. The smoothed form with temperature γ, soft-DTW, is −γ log Σ_y exp⟨θ / γ, y⟩.
 
     - Scores θ, shape (..., n, m), any sign: the score of each cell. −inf forbids a cell.
-    - Structure y, shape (..., n, m): 1 for each cell on the path.
+    - Structure y, shape (..., n, m): 1 for each cell on the path, or the weight of the cell in a ``step_pattern``.
     - Labels, shape (..., n + m − 1, 2): the row and the column of each cell on the path, in order, padded with −1.
     - Instance data ``lengths``, shape (..., 2): the numbers of rows and of columns in use, integers in [1, n] and [1,
       m], or both 0. Default: n and m. The path ends in the last cell in use, and all parts of y outside are 0.
@@ -72,6 +82,18 @@ class DTW(HypergraphProgram):
           ``itakuraWindow`` of dtw-python). It holds a path if n ≤ 2 m and m ≤ 2 (n − 1), and if n = m = 1.
         - "slanted_band": |j − i (m − 1) / (n − 1)| ≤ band, a band around the diagonal from corner to corner of any
           grid. With one row, the diagonal is j = 0.
+    open_begin : bool, default False
+        Whether the path may begin in any cell of the first row, so that the first columns stay without partner.
+    open_end : bool, default False
+        Whether the path may end in any cell of the last row. With both options, the path aligns all rows with any range
+        of columns (subsequence search).
+    step_pattern : str or sequence of steps, default "symmetric1"
+        The steps of a path: "symmetric1", "symmetric2", "symmetricP0", "symmetricP05", "symmetricP1", "symmetricP2",
+        "asymmetric", "asymmetricP05", "asymmetricP1", "asymmetricP2" or "mori2006", as in dtw-python. Other patterns
+        are sequences of steps, each a sequence of moves (down, right, weight). A path visits the cell at the end of
+        each move, and the cell has this weight. The first cell of a path has weight 1.
+    length_bounds : (int, int), optional
+        The least and the largest number of cells that a path visits.
 
     Notes
     -----
@@ -119,6 +141,10 @@ class DTW(HypergraphProgram):
 
     band: int | None = field(default=None, kw_only=True)
     window: str | None = field(default=None, kw_only=True)
+    open_begin: bool = field(default=False, kw_only=True)
+    open_end: bool = field(default=False, kw_only=True)
+    step_pattern: str | Sequence[Sequence[tuple[int, int, float]]] = field(default="symmetric1", kw_only=True)
+    length_bounds: tuple[int, int] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.window is not None:
@@ -129,22 +155,114 @@ class DTW(HypergraphProgram):
             raise InvalidInputError(
                 f"band must be None or an integer of at least 0, a number of cells, got {self.band!r}"
             )
+        check_flag("open_begin", self.open_begin)
+        check_flag("open_end", self.open_end)
+        # Tuples, as options must be hashable.
+        object.__setattr__(self, "step_pattern", check_pattern(self.step_pattern))
+        object.__setattr__(self, "length_bounds", check_bounds(self.length_bounds))
+
+    @property
+    def _pattern(self) -> Pattern:
+        steps = self.step_pattern
+        return PATTERNS[steps] if isinstance(steps, str) else cast(Pattern, steps)
+
+    @property
+    def _weights(self) -> tuple[float, ...]:
+        return weights_of(self._pattern)
+
+    @property
+    def _has_compiled_loop(self) -> bool:
+        """Whether the loops for grids enumerate these paths; the hypergraph does for all other options."""
+        is_open = self.open_begin or self.open_end
+        return self.step_pattern == "symmetric1" and not is_open and self.length_bounds is None
 
     def has_binary_parts(self, theta: Parts) -> bool:
-        return True
+        return self._weights == (1.0,)
+
+    def hamming_cost(self, y: Tensor) -> Tensor:
+        if self._weights != (1.0,):
+            raise UnsupportedError(
+                f"dtw has no Hamming cost with step_pattern={self.step_pattern!r}, whose cells have weights; pass a "
+                "tensor of costs"
+            )
+        return cast(Tensor, super().hamming_cost(y))
 
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
-        """Build the hypergraph for counts, entropies, probabilities and lists, which have no compiled loop."""
-        graph, (n, m) = HypergraphBuilder(event_shape), event_shape
-        cell, inside = graph.nodes(n, m), self._inside_band(n, m)
-        graph.add(cell[0, 0], part=graph.parts[0, 0])
-        for down, right in ((1, 1), (1, 0), (0, 1)):
-            # Keep the moves whose head and tail both lie inside the band.
-            i, j = np.nonzero(inside[down:, right:] & inside[: n - down, : m - right])
-            graph.add(cell[i + down, j + right], cell[i, j], part=graph.parts[i + down, j + right])
+        """Build the hypergraph, for queries and options that have no compiled loop."""
+        graph, (n, m) = HypergraphBuilder(event_shape), event_shape[-2:]
+        parts, inside = graph.parts.reshape(-1, n, m), self._inside_band(n, m)
+        is_bounded = self.length_bounds is not None
+        least, most = self.length_bounds or (0, 0)
+        most = min(most, n + m - 1)
+        cell, first = graph.nodes(most + 1, n, m), int(is_bounded)
+        begin = np.flatnonzero(inside[0]) if self.open_begin else 0
+        graph.add(cell[first, 0, begin], part=parts[0, 0, begin])
+        add_steps(graph, self._pattern, cell, parts, inside, counts_cells=is_bounded)
+        end = cell[0]
+        if is_bounded:
+            end = graph.nodes(n, m)
+            graph.add(end, cell[least:])
+        if self.open_end:
+            found = graph.nodes(n, m)
+            graph.add(found[:, 1:], found[:, :-1])
+            graph.add(found, end)
+            end = found
         goals = np.full((n + 1, m + 1), -1)
-        goals[1:, 1:] = np.where(inside, cell, -1)
+        goals[1:, 1:] = end
+        # An instance without cells, so that a goal exists.
+        goals[0, 0] = empty = graph.node()
+        graph.add(empty)
         return graph.build(goals, prune=True)
+
+    def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
+        # Each weight of a cell has a part of its own.
+        count = len(self._weights)
+        return super()._hypergraph_of((count, *event_shape) if count > 1 else event_shape)
+
+    def _flatten(self, theta: Parts) -> Tensor:
+        flat, weights = super()._flatten(theta), self._weights
+        return torch.cat([weight * flat for weight in weights], 1) if len(weights) > 1 else flat
+
+    def _unflatten(self, parts: Tensor, theta: Parts) -> Parts:
+        if len(self._weights) > 1:
+            parts = (parts.unflatten(-1, (len(self._weights), -1)) * parts.new_tensor(self._weights)[:, None]).sum(-2)
+        return super()._unflatten(parts, theta)
+
+    def _flatten_structure(self, y: Parts) -> Tensor:
+        if len(self._weights) == 1:
+            return self._flatten(y)
+        structure = cast(Tensor, y)
+        parts, is_path = self._path_through(structure > 0)
+        weighted = cast(Tensor, self._unflatten(parts, structure))
+        is_path &= torch.isclose(weighted, structure.double(), rtol=1e-3).flatten(1).all(1)
+        return torch.where(is_path.unsqueeze(1), parts, 0.5)
+
+    def _path_through(self, visited: Tensor) -> tuple[Tensor, Tensor]:
+        """Return parts of the hypergraph, (B, P) float64, and whether they are a path that visits exactly these cells.
+
+        The cells ``visited`` (B, n, m), bool, determine the path. Among the paths inside these cells, it is the one
+        with most cells.
+        """
+        graph = self.hypergraph(visited)
+        scores = torch.where(visited, 1.0, -torch.inf).double().flatten(1).repeat(1, len(self._weights))
+        goal = self._goals_on(scores.device, graph, len(scores))
+        _, parts = dispatch.value_and_mean(graph, scores, goal, UNREGULARIZED)
+        cells = parts.unflatten(1, (len(self._weights), *visited.shape[1:])).sum(1) > 0
+        return parts.double(), (cells == visited).flatten(1).all(1)
+
+    def _goals(self, graph: Hypergraph, batch: int) -> np.ndarray:
+        lengths = self.goal_index(graph)
+        goals = graph.goal(lengths, batch)
+        check_instances("lengths", goals, batch, shared=False)
+        if without := np.flatnonzero(goals < 0).tolist():
+            sizes = "these sizes" if lengths is None else f"lengths {lengths[without[0]].tolist()}"
+            raise InfeasibleError(
+                f"dtw has no path for {sizes} with step_pattern={self.step_pattern!r}, band={self.band} and "
+                f"length_bounds={self.length_bounds}, at {list_instances(without)}",
+                without[0],
+                without,
+            )
+        return goals
 
     def _inside_band(self, n: int, m: int) -> np.ndarray:
         """Return the cells inside the band of the option ``band``, (n, m)."""
@@ -185,6 +303,14 @@ class DTW(HypergraphProgram):
         if bands is not None and (bands.is_floating_point() or bands.dtype is torch.bool):
             raise InvalidInputError(f"band must hold integers, numbers of cells, got {bands.dtype}")
         batch, n, m = theta.shape
+        if self.length_bounds is not None and self.length_bounds[0] > n + m - 1:
+            raise InvalidInputError(
+                f"length_bounds: a path through {n} rows and {m} columns visits at most {n + m - 1} cells, fewer than "
+                f"the least number {self.length_bounds[0]}"
+            )
+        if self.open_end:
+            check_grid(self.label(), theta, lengths)
+            return
         if lengths is None and bands is None:
             # Python numbers, so that nothing waits for a GPU.
             if batch and self._option_band(n, m) < abs(n - m):
@@ -245,13 +371,31 @@ class DTW(HypergraphProgram):
             .expand(len(labels), -1)
             .gather(1, cells[..., 0] * like.shape[2] + cells[..., 1])
         )
-        reject_labels(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)", defers=True)
-        reject_labels(
-            used[:, 1:] & ~allowed, labels, "each move of the path must be one row, one column or both", defers=True
-        )
-        reject_labels(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use", defers=True)
+        start, end = labels[:, 0] != 0, labels.amax(1) != sizes - 1
+        if self.open_begin:
+            reject_labels(start[:, :1] | ~used[:, :1], labels, "the path must start in row 0", defers=True)
+        else:
+            reject_labels(start, labels, "the path must start in cell (0, 0)", defers=True)
+        if self._has_compiled_loop:
+            reject_labels(
+                used[:, 1:] & ~allowed, labels, "each move of the path must be one row, one column or both", defers=True
+            )
+        if self.open_end:
+            reject_labels(end[:, :1], labels, "the path must end in the last row in use", defers=True)
+        else:
+            reject_labels(end, labels, "the path must end in the last cell in use", defers=True)
         reject_labels(used & ~inside, labels, "the path must stay inside the band and the window", defers=True)
-        return cell_indicators(labels, used, like)
+        cells_of_path = cell_indicators(labels, used, like)
+        if self._has_compiled_loop:
+            return cells_of_path
+        parts, is_path = self._path_through(cells_of_path > 0)
+        rises = ((steps >= 0).all(2) & (steps.sum(2) > 0)) | ~used[:, 1:]
+        reject_labels(
+            ~torch.cat([is_path.unsqueeze(1), rises], 1),
+            labels,
+            "the cells must form a path by the step pattern, within length_bounds",
+        )
+        return cast(Tensor, self._unflatten(parts.to(like.dtype), like))
 
     def decode(self, y: Tensor) -> Tensor:
         # The path visits its cells in the order of rows and columns.
@@ -260,6 +404,8 @@ class DTW(HypergraphProgram):
     # -- single paths ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
+        if not self._has_compiled_loop:
+            return cast(Tensor, super().argmax(theta))
         theta = self._without_cells_outside_windows(theta)
         kernels, extent = self._kernels(theta, uses_triton(theta))
         return _check_and_move(kernels.argmax(theta, *extent), theta)
@@ -268,7 +414,7 @@ class DTW(HypergraphProgram):
         self, theta: Tensor, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
     ) -> Tensor:
         check_count(n)
-        if regularizer.alpha is None:
+        if regularizer.alpha is None or not self._has_compiled_loop:
             return cast(Tensor, super().smoothed_sample(theta, n, regularizer, generator))
         theta = self._without_cells_outside_windows(theta)
         is_on_device = triton_alpha(theta, regularizer) is not None
@@ -284,6 +430,8 @@ class DTW(HypergraphProgram):
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         check_k(k)
+        if not self._has_compiled_loop:
+            return cast(Any, super().topk(theta, k))
         theta = self._without_cells_outside_windows(theta)
         kernels, extent = self._kernels(theta, uses_triton(theta))
         scores, y = kernels.topk(theta, *extent, k)
@@ -303,6 +451,8 @@ class DTW(HypergraphProgram):
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
     def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, " batch"]:
+        if not self._has_compiled_loop:
+            return super().smoothed_value(theta, regularizer)
         theta = self._without_cells_outside_windows(theta)
         found = self._smoothed_kernels(theta, regularizer)
         is_recorded = torch.is_grad_enabled() and theta.requires_grad
@@ -317,9 +467,13 @@ class DTW(HypergraphProgram):
         return _check_and_move((value, value), theta).to(theta.dtype)
 
     def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:
+        if not self._has_compiled_loop:
+            return cast(Tensor, super().smoothed_vjp(theta, weight, regularizer))
         return self._value_and_weighted_mean(theta, regularizer, weight)[1]
 
     def smoothed_value_and_mean(self, theta: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
+        if not self._has_compiled_loop:
+            return cast(Any, super().smoothed_value_and_mean(theta, regularizer))
         return self._value_and_weighted_mean(theta, regularizer, None)
 
     def _value_and_weighted_mean(
@@ -341,6 +495,8 @@ class DTW(HypergraphProgram):
         return value.to(theta.dtype), _check_and_move((value, mean), theta)
 
     def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Parts:
+        if not self._has_compiled_loop:
+            return super().smoothed_hessian_product(theta, v, regularizer)
         theta = self._without_cells_outside_windows(theta)
         found = self._smoothed_kernels(theta, regularizer)
         if found is None:

@@ -122,8 +122,8 @@ class HypergraphBuilder:
             The goal node, whose value is the result of the recursion. An array of goals is indexed by the lengths of
             an instance, with −1 for lengths without structures. Without lengths, the last goal counts.
         prune : bool
-            Whether to drop underivable nodes and the hyperedges from underivable nodes. By default (False), a tail
-            without hyperedges is an error.
+            Whether to drop underivable nodes and the hyperedges from underivable nodes. Goals in an array that cannot
+            be derived become −1. By default (False), a tail without hyperedges is an error.
         components : bool
             Whether the hypergraph consists of separate hypergraphs, such as those of different instances. On the CPU,
             an instance then costs the time of the component of its goal. By default (False), compiled loops visit all
@@ -132,7 +132,8 @@ class HypergraphBuilder:
         Raises
         ------
         InvalidInputError
-            If hyperedges form a cycle, a goal cannot be derived, or (without ``prune``) a tail has no hyperedges.
+            If hyperedges form a cycle, a goal cannot be derived, or (without ``prune``) a tail has no hyperedges. With
+            ``prune``, at least one goal of an array must be derivable.
         """
         goals_as_given = goals
         try:
@@ -153,6 +154,9 @@ class HypergraphBuilder:
         derived = np.append(level >= 0, True)  # the last entry stands for no tail
         if not prune:
             check_dangling(self._nodes, heads, tails)
+        if prune and derived[goal_nodes].any():
+            goals = np.where((goals >= 0) & derived[goals], goals, -1) if goals.ndim else goals
+            goal_nodes = goals[goals >= 0]
         if not derived[goal_nodes].all():
             raise InvalidInputError(
                 f"goals: node {goal_nodes[~derived[goal_nodes]][0]} cannot be derived: no hyperedges lead to it from "

@@ -130,6 +130,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         flat = [t.expand(size, *t.shape[1:]).reshape(size, math.prod(t.shape[1:])) for t in as_tuple(theta)]
         return flat[0].contiguous() if len(flat) == 1 else torch.cat(flat, 1)
 
+    def _flatten_structure(self, y: Parts) -> Tensor:
+        """Return the numbers of hyperedges with each part in the derivation of y, (B, P); any numbers for other y."""
+        return self._flatten(y)
+
     def _unflatten(self, parts: Tensor, theta: Parts) -> Parts:
         """Reshape parts (..., P) to the event shapes of θ."""
         sizes = [math.prod(t.shape[1:]) for t in as_tuple(theta)]
@@ -324,7 +328,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         Raises InvalidInputError if ``y`` is no structure.
         """
         graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
-        flat_y = self._flatten(y).double().expand_as(flat)
+        flat_y = self._flatten_structure(y).double().expand_as(flat)
         value, log_prob, structure = queries.log_prob(graph, flat, goal, flat_y, regularizer)
         self._check_feasible(value)
         wrong = ~(structure == flat_y).all(1)

@@ -89,7 +89,9 @@ def project_flow(
             return DirectMean(mean, empty, empty, empty > 0, lambda cotangent: cotangent)
         if flattening.device.type != "cpu" or not _selects_tensors(problem):
             return None
-        if oracle.hypergraph(theta).begin is not None:  # the system would have the size of all components
+        graph = oracle.hypergraph(theta)
+        # The system would have the size of all components; and parts with weights need a weighted penalty.
+        if graph.begin is not None or graph.parts != len(flattening):
             return None
         plan = _plan_of(oracle, theta, problem)
         limit = min(_MAX_MULTIPLICATIONS, max(_SMALL, _MAX_MULTIPLICATIONS_PER_PART * len(flattening)))

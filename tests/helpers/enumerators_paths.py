@@ -55,6 +55,38 @@ def grid_paths(
         yield (y,)
 
 
+def warping_paths(
+    rows: int,
+    columns: int,
+    pattern: Sequence[Sequence[tuple[int, int, float]]],
+    lengths: tuple[int, int] | None = None,
+    *,
+    open_begin: bool = False,
+    open_end: bool = False,
+    bounds: tuple[int, int] | None = None,
+) -> Iterator[Structure]:
+    """Weights of the cells on each path by steps of the pattern, in any order of steps."""
+    n, m = lengths or (rows, columns)
+    least, most = bounds or (1, n + m)
+
+    def extend(y: np.ndarray, i: int, j: int) -> Iterator[Structure]:
+        if i == n - 1 and (open_end or j == m - 1) and least <= np.count_nonzero(y) <= most:
+            yield (y,)
+        for step in pattern:
+            longer, down, right = y.copy(), i, j
+            for di, dj, weight in step:
+                down, right = down + di, right + dj
+                if down < n and right < m:
+                    longer[down, right] = weight
+            if down < n and right < m:
+                yield from extend(longer, down, right)
+
+    for j in range(m if open_begin else 1):
+        y = np.zeros((rows, columns))
+        y[0, j] = 1
+        yield from extend(y, 0, j)
+
+
 def alignments(
     rows: int, columns: int, mode: str = "global", affine: bool = False, lengths: tuple[int, int] | None = None
 ) -> Iterator[Structure]:
@@ -119,6 +151,45 @@ def grid_grammar(
         return [([(0, i, j)], [(i - di, j - dj)]) for di, dj in moves if i >= di and j >= dj]
 
     return (n - 1, m - 1), options
+
+
+def warping_grammar(
+    rows: int,
+    columns: int,
+    pattern: Sequence[Sequence[tuple[int, int, int]]],
+    lengths: tuple[int, int] | None = None,
+    **ends_and_bounds: Any,
+) -> Grammar:
+    """A symbol (l, i, j) for paths of l cells that end in a cell, l = 0 if nothing bounds it; B for any l within the
+    bounds, and E for an end in this column or before. A part of weight w counts w times."""
+    n, m = lengths or (rows, columns)
+    bounds = ends_and_bounds.get("bounds")
+    open_begin, open_end = (ends_and_bounds.get(name, False) for name in ("open_begin", "open_end"))
+    least, most = bounds or (0, 0)
+
+    def options(symbol):
+        what, i, j = symbol
+        if what == "E":
+            return [*([([], [("E", i, j - 1)])] if j else []), ([], [("B", i, j)])]
+        if what == "B":
+            return [([], [(length, i, j)]) for length in range(least, most + 1)]
+        is_begin = i == 0 and (open_begin or j == 0) and what == (1 if bounds else 0)
+        found = [([(0, i, j)], [])] if is_begin else []
+        for step in pattern:
+            tail = (
+                what - (len(step) if bounds else 0),
+                i - sum(move[0] for move in step),
+                j - sum(move[1] for move in step),
+            )
+            parts, (row, column) = [], tail[1:]
+            for di, dj, weight in step:
+                row, column = row + di, column + dj
+                parts += [(0, row, column)] * weight
+            if min(tail) >= 0:
+                found.append((parts, [tail]))
+        return found
+
+    return ("E" if open_end else "B", n - 1, m - 1), options
 
 
 def alignment_grammar(

@@ -11,6 +11,7 @@ import enumerators_subsets as subsets
 import enumerators_trees as trees
 from enumerators import Structure
 from oracle_example import Example
+from structinf_oracles.common.step_patterns import PATTERNS
 
 
 def _chain(steps: int, states: int, form: str, relaxed: bool = False) -> Example:
@@ -71,6 +72,17 @@ def _dtw(rows: int, columns: int, in_use: Sequence[tuple[int, int]], relaxed: bo
         listing=lambda lengths: list(paths.grid_paths(rows, columns, steps, lengths)),
         lengths=in_use,
         relaxed=relaxed,
+    )
+
+
+def _warping(pattern: str, in_use: Sequence[tuple[int, int]], **ends: bool) -> Example:
+    return Example(
+        "dtw",
+        (2, 3),
+        {"step_pattern": pattern, **ends},
+        instance_data={"lengths": in_use},
+        listing=lambda lengths: list(paths.warping_paths(2, 3, PATTERNS[pattern], lengths, **ends)),
+        lengths=in_use,
     )
 
 
@@ -224,6 +236,7 @@ PROGRAMS = (
     _dag_path(((0, 1),), 0, 1),
     _dtw(2, 3, [(2, 3), (1, 2), (2, 1), (1, 1)], relaxed=True),
     _dtw(3, 3, [(3, 3), (2, 3)]),
+    _warping("symmetric2", [(2, 3), (1, 2)], open_begin=True, open_end=True),
     _grid_path(2, 3, [(2, 3), (1, 2), (2, 1), (1, 1)], relaxed=True),
     _grid_path(3, 2, [(3, 2), (1, 1), (2, 2)], diagonal=True),
     _alignment("global", affine=False, relaxed=True),

@@ -100,6 +100,10 @@ def test_prune_drops_what_cannot_be_derived():
         InvalidInputError, match="goals: node 4 cannot be derived: no hyperedges lead to it from leaves"
     ):
         graph.build(above, prune=True)
+    # In an array, goals without derivation stand for lengths without structures.
+    assert (graph.build([[nodes[2], above]], prune=True).goals == [[2, -1]]).all()
+    with pytest.raises(InvalidInputError, match="goals: node 4 cannot be derived"):
+        graph.build([above, -1], prune=True)
 
 
 @pytest.mark.parametrize(
