@@ -103,6 +103,10 @@ class DTW(HypergraphProgram):
     stored probabilities have the dtype of θ, so that float32 remains accurate for long series and large scores. Ties
     go to the diagonal move, then to the move down, decided from the last cell backwards.
 
+    An instance of lengths that no path fits, by the step pattern, the band or the length bounds, is infeasible. Open
+    ends, step patterns other than "symmetric1" and length bounds use the hypergraph; the following holds without them.
+    The number of hyperedges is O(n m), times the largest length in ``length_bounds``. Scores are not normalized.
+
     On the CPU, values, gradients and Hessian-vector products run in compiled loops for the built-in regularizers. On a
     CUDA device with triton, they run in GPU kernels for α of 1, 1.5, 2 and infinity, as do the best path, the k best
     paths and samples: one launch each, and two for samples. Other regularizers, other devices and derivatives of the
@@ -114,7 +118,11 @@ class DTW(HypergraphProgram):
     Acoustics, Speech, and Signal Processing 26 (1978). F. Itakura, Minimum prediction residual principle applied to
     speech recognition, IEEE Transactions on Acoustics, Speech, and Signal Processing 23 (1975). M. Cuturi & M. Blondel,
     Soft-DTW: a differentiable loss function for time-series, ICML 2017. A. Mensch & M. Blondel, Differentiable dynamic
-    programming for structured prediction and attention, ICML 2018, §4.2 and algorithms 5 and 6.
+    programming for structured prediction and attention, ICML 2018, §4.2 and algorithms 5 and 6. T. Giorgino, Computing
+    and visualizing dynamic time warping alignments in R: the dtw package, Journal of Statistical Software 31 (2009).
+    P. Tormene, T. Giorgino, S. Quaglini & M. Stefanelli, Matching incomplete time series with dynamic time warping,
+    Artificial Intelligence in Medicine 45 (2009). Z. Zhang, R. Tavenard, A. Bailly, X. Tang, P. Tang & T. Corpetti,
+    Dynamic time warping under limited warping path length, Information Sciences 393 (2017).
 
     Examples
     --------
@@ -133,7 +141,14 @@ class DTW(HypergraphProgram):
     """
 
     name: ClassVar[str] = "dtw"
-    search_terms: ClassVar[tuple[str, ...]] = ("dynamic_time_warping", "soft_dtw", "warping", "alignment")
+    search_terms: ClassVar[tuple[str, ...]] = (
+        "dynamic_time_warping",
+        "soft_dtw",
+        "warping",
+        "alignment",
+        "step_pattern",
+        "subsequence",
+    )
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1, "band": 0, "window": 2})
     has_empty_structure: ClassVar[bool] = True
