@@ -78,6 +78,26 @@ def test_distances_of_dtw_python(options, expected) -> None:
     assert value.item() == pytest.approx(-expected, abs=1e-12)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", PATTERNS)
+def test_random_costs_against_dtw_python(name: str) -> None:
+    peer = pytest.importorskip("dtw")
+    generator = np.random.default_rng(0)
+    for n, m in generator.integers(1, 9, (30, 2)):
+        cost = generator.random((n, m))
+        theta, oracle = torch.from_numpy(-cost)[None], DTW(step_pattern=name)
+        try:
+            known = peer.dtw(cost, step_pattern=getattr(peer.stepPattern, name))
+        except ValueError:  # no path
+            with pytest.raises(InfeasibleError):
+                oracle.argmax(theta)
+            continue
+        y = oracle.argmax(theta)
+        assert oracle.score(theta, y).item() == pytest.approx(-known.distance)
+        cells = oracle.decode(y)[0]
+        assert cells[cells[:, 0] >= 0].tolist() == [list(cell) for cell in zip(known.index1, known.index2, strict=True)]
+
+
 @pytest.mark.parametrize("name", PATTERNS)
 def test_paths_of_each_pattern(name: str) -> None:
     for n, m in ((1, 1), (1, 2), (3, 2), (2, 3), (4, 3)):

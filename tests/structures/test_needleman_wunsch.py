@@ -167,6 +167,22 @@ def test_scores_of_alignment_libraries(mode: str, expected: float) -> None:
     assert score(make(mode, True), match, [[-3.0, -1.0]] * 2) == expected
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("global", "nw"), ("local", "sw"), ("semi_global", "sg_dx"), ("overlap", "sg"), ("dovetail", "sg_qb_de")],
+)
+def test_random_sequences_against_parasail(mode: str, name: str) -> None:
+    parasail = pytest.importorskip("parasail")
+    generator, matrix = np.random.default_rng(0), parasail.matrix_create("ACGT", 2, -3)
+    for rows, columns in generator.integers(1, 14, (100, 2)):
+        one, other = ("".join(generator.choice(list("ACGT"), size)) for size in (rows, columns))
+        known = getattr(parasail, name)(one, other, 3, 1, matrix).score
+        if mode in ("overlap", "dovetail"):
+            known = max(known, 0)  # overlaps without matches
+        assert score(make(mode, True), matches(one, other, 2.0, -3.0), [[-3.0, -1.0]] * 2) == known
+
+
 @pytest.mark.parametrize("mode", MODES[2:])
 def test_free_ends_in_float32_and_at_large_scores(mode: str) -> None:
     match, gap = torch.randn(2, 4, 6), torch.tensor([-0.5, -0.3])
