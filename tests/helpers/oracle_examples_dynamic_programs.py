@@ -236,7 +236,7 @@ PROGRAMS = (
     _dag_path(((0, 1),), 0, 1),
     _dtw(2, 3, [(2, 3), (1, 2), (2, 1), (1, 1)], relaxed=True),
     _dtw(3, 3, [(3, 3), (2, 3)]),
-    _warping("symmetric2", [(2, 3), (1, 2)], open_begin=True, open_end=True),
+    _warping("asymmetric", [(2, 3), (1, 2)], open_begin=True, open_end=True),
     _grid_path(2, 3, [(2, 3), (1, 2), (2, 1), (1, 1)], relaxed=True),
     _grid_path(3, 2, [(3, 2), (1, 1), (2, 2)], diagonal=True),
     _alignment("global", affine=False, relaxed=True),
