@@ -35,9 +35,9 @@ def program(rows, columns, pattern, lengths=(), **options):
 
 
 PROGRAMS = [
-    program(4, 3, "symmetricP1", ((4, 3), (2, 3))),
+    program(3, 2, "symmetricP1", ((3, 2), (2, 2))),
     program(2, 3, "asymmetric", ((2, 3), (1, 2)), open_begin=True, open_end=True),
-    program(3, 3, "symmetric2", ((3, 3), (2, 3)), length_bounds=(4, 4)),
+    program(3, 3, "symmetric2", ((3, 3), (2, 3)), length_bounds=(3, 4)),
 ]
 
 
@@ -100,7 +100,7 @@ def test_random_costs_against_dtw_python(name: str) -> None:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_paths_of_each_pattern(name: str) -> None:
-    for n, m in ((1, 1), (1, 2), (3, 2), (2, 3), (4, 3)):
+    for n, m in ((1, 2), (3, 2), (4, 3)):
         expected = list(listed.warping_paths(n, m, PATTERNS[name]))
         oracle, theta = DTW(step_pattern=name), torch.randn(1, n, m, dtype=torch.float64)
         if not expected:
