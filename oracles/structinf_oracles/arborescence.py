@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.kernels.gpu import uses_triton
+from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
 from structinf.restriction import Restrictable, argmax_of_feasible, in_order
@@ -30,7 +32,7 @@ __all__ = ["Arborescence"]
 
 
 @dataclass(frozen=True)
-class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable):
+class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyConstrained):
     """Non-projective dependency trees: each of n words has one head, another word or the root.
 
     ⟨θ, y⟩ = Σ_m θ[head(m), m]. Words are numbered from 1 to n, and node 0 is the root.
@@ -241,6 +243,41 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable):
         self._check_feasible(torch.where(feasible, 0.0, float("-inf")))
         flat = heads.flatten(0, 1)
         return _indicators(flat.clamp(min=0), flat >= 0, theta).unflatten(0, (n, len(theta)))
+
+    def linear_constraints(self, event_shape: tuple[int, int]) -> LinearConstraints:
+        """Return the constraints of a flow from the root along the arcs, of which each word consumes one unit.
+
+        T. Magnanti & L. Wolsey, Optimal trees (Handbooks in Operations Research 7, 1995), §3.
+        """
+        size = event_shape[0]
+        mask: np.ndarray = arcs_in_use(self, torch.zeros(1, size, size, device="cpu"))[0].numpy()
+        arc, used = np.flatnonzero(mask), np.any(mask, 0)[1:].astype(np.float64)
+        head, word = arc // size, arc % size
+        outside = np.flatnonzero(~mask)
+        flow, n = size * size + np.arange(len(arc)), size - 1
+        inner = head > 0
+        # The first rows: one head for each word; the flow into a word minus the flow out of the word; a flow of at
+        # most n along a chosen arc, and none along other arcs. The last rows: parts that are no arcs, and the root.
+        capacity = 2 * n + np.arange(len(arc))
+        last = 2 * n + len(arc)
+        roots = arc[~inner] if self.single_root else arc[:0]
+        rows = [
+            word - 1,
+            n + word - 1,
+            n + head[inner] - 1,
+            capacity,
+            capacity,
+            last + 0 * outside,
+            last + 1 + 0 * roots,
+        ]
+        columns = [arc, flow, flow[inner], flow, arc, outside, roots]
+        values = [1.0, 1.0, -1.0, 1.0, -float(n), 1.0, 1.0]
+        entries = [np.full(len(row), value) for row, value in zip(rows, values, strict=True)]
+        places = np.concatenate(rows), np.concatenate(columns), np.concatenate(entries)
+        root = [float(self.single_root)]
+        lower = np.concatenate([used, used, np.full(len(arc), -np.inf), [0.0], root])
+        upper = np.concatenate([used, used, np.zeros(len(arc)), [0.0], root])
+        return LinearConstraints.of(places, size * size + len(arc), lower, upper, has_integers=False)
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all trees, (|Y|, n + 1, n + 1), at most a million.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.kernels import parallel_rows, to_numpy
+from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
 from structinf.oracle import Enumerable, KBest, TransportPolytope
 from structinf.shapes import Float
 from structinf.validation import (
@@ -36,7 +37,7 @@ OPERATIONS = 8
 
 
 @dataclass(frozen=True)
-class Assignment(KBest, TransportPolytope, Enumerable):
+class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
     """Matchings of n rows and m columns in which every row or column of the smaller side has a partner.
 
     A matching has min(n, m) pairs; the other rows or columns of the larger side stay unmatched. With n = m, y is a
@@ -258,6 +259,21 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         if self.allow_unmatched and bool(theta.isneginf().any()):
             return rows, columns, self.argmax(theta).sum((1, 2))
         return rows, columns, None
+
+    def linear_constraints(self, event_shape: tuple[int, int]) -> LinearConstraints:
+        if self.allow_unmatched is True:
+            raise UnsupportedError(
+                "assignment with allow_unmatched=True has no linear constraints, since the number of pairs depends on "
+                'the scores; set allow_unmatched to False or "by_score"'
+            )
+        n, m = event_shape
+        used = self.bound["lengths"][0].tolist() if "lengths" in self.bound else event_shape
+        cell = np.arange(n * m)
+        places = np.concatenate([cell // m, n + cell % m]), np.concatenate([cell, cell]), np.ones(2 * n * m)
+        side = [(np.arange(size) < own).astype(np.float64) for size, own in zip((n, m), used, strict=True)]
+        full = [not self._by_score and own == min(used) for own in used]
+        lower = np.concatenate([each * is_full for each, is_full in zip(side, full, strict=True)])
+        return LinearConstraints.of(places, n * m, lower, np.concatenate(side))
 
     def _with_free_columns(self, theta: Tensor) -> Tensor:
         """Return θ; with ``allow_unmatched="by_score"``, with a column of score 0 for each row, which leaves it free.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError, PluginError
 from ..kernels.gpu import interprets_kernels, uses_triton
+from ..linear_constraints import LinearConstraints, LinearlyConstrained
 from ..noise import Gumbel
 from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
@@ -30,7 +31,7 @@ from .relaxed_walks import relaxed_walks
 __all__ = ["HypergraphProgram"]
 
 
-class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
+class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyConstrained):
     """An oracle whose structures are the derivations of the goal of a hypergraph; subclasses implement :meth:`build`.
 
     Law: distinct derivations have distinct parts, so that a sum over derivations equals a sum over structures.
@@ -235,6 +236,30 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         is_tuple = not isinstance(event_shape[0], int)
         zeros = [torch.zeros(1, *shape, device="cpu") for shape in (event_shape if is_tuple else [event_shape])]
         return self._unflatten(queries.derivations(graph, goal, count), tuple(zeros) if is_tuple else zeros[0])
+
+    def linear_constraints(self, event_shape: Any) -> LinearConstraints:
+        """Return the constraints of a flow: it enters the goal once, and each other node as often as it leaves it.
+
+        The flow of a hyperedge counts how often a derivation uses it. R. Martin, R. Rardin & B. Campbell, Polyhedral
+        characterization of discrete dynamic programming, Operations Research 38, 1990.
+        """
+        graph = self._hypergraph_of(event_shape)
+        goal = int(self._goals(graph, 1)[0])
+        edges = np.arange(graph.edges)
+        entries = [(graph.head, edges, 1.0)]
+        for tails in graph.tails.T:
+            used = edges[tails < graph.nodes]
+            entries.append((tails[used], used, -1.0))
+        used = edges[graph.part < graph.parts]
+        entries.append((graph.nodes + graph.part[used], used, -1.0))
+        parts = np.arange(graph.parts)
+        rows = [np.asarray(row) for row, *_ in entries] + [graph.nodes + parts]
+        columns = [graph.parts + column for _, column, _ in entries] + [parts]
+        values = [np.full(len(row), value) for row, _, value in entries] + [np.ones(graph.parts)]
+        total = np.zeros(graph.nodes + graph.parts)
+        total[goal] = 1
+        places = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
+        return LinearConstraints.of(places, graph.parts + graph.edges, total, total)
 
     # -- random walks: θ is divided by the temperature of the regularizer ----------------------
 

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from .graph import FactorGraph
-from .group import FactorGroup
 
-__all__ = ["FactorGraph", "FactorGroup"]
+__all__ = ["FactorGraph"]

@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InfeasibleError, UnsupportedError
+from ..errors import InfeasibleError, UnsupportedError, renumber_instances
 from ..kernels.logsumexp import logsumexp
-from ..oracle import Enumerable, GibbsOracle
-from ..parts import Parts, as_tuple, batch_size
+from ..oracle import Enumerable, GibbsOracle, Oracle
+from ..parts import Parts, as_tuple, batch_size, map_parts
+from ..solvers.branch_and_bound import OnLimit, best_joint_structure
+from ..solvers.graph_factors import Factor, GraphFactors, OracleGroup, check_values
 from ..validation import check_feasible
-from .group import Factor, check_values
+from .integer_program import IntegerProgram
 from .structures import MOST_STRUCTURES, components, join, list_structures
 
-__all__ = ["ExactFactorGraph"]
+__all__ = ["ExactFactorGraph", "Solver"]
 
-_BEYOND_ARGMAX = "use the relaxation lp_map or lp_sparsemap, which need no argmax of the graph"
+Solver = Literal["list", "milp", "branch_and_bound"]
+
+_JointList = tuple[Tensor, Tensor, dict[int, Tensor]]
+"""The variables (V,) of a component, their values (N, V), and the additional parts by position."""
+
+_BEYOND_LISTS = (
+    'build the graph with solver="milp" or "branch_and_bound" for an exact argmax, or use the relaxation lp_map or '
+    "lp_sparsemap"
+)
 
 
 class ExactFactorGraph(GibbsOracle, Enumerable):
     """The exact methods of a factor graph, for each connected component of its factors.
 
-    A component with a single factor takes a call of the factor's oracle. Other components list their structures.
+    A component with a single factor takes a call of the factor's oracle. Other components list their structures, or
+    call a solver for the best structure.
 
     Parameters
     ----------
     shape : torch.Size
         The shape of the tensor of variables.
+    solver, time_limit, node_limit, on_limit
+        As for :class:`structinf.FactorGraph`.
     """
 
-    def __init__(self, shape: torch.Size) -> None:
-        self.shape = shape
+    def __init__(
+        self, shape: torch.Size, solver: Solver, time_limit: float | None, node_limit: int, on_limit: OnLimit
+    ) -> None:
+        self.shape, self.solver, self.time_limit, self.node_limit = shape, solver, time_limit, node_limit
+        self.on_limit: OnLimit = on_limit
         self._factors: list[Factor] = []
         self._is_frozen = False
 
@@ -62,17 +81,21 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
 
     def argmax(self, theta: Parts) -> Parts:
         self.freeze()
-        tensors, size = as_tuple(theta), batch_size(theta)
-        scores = tensors[0].expand(size, *self.shape).flatten(1)
-        y = [t.new_zeros(size, *t.shape[1:]) for t in tensors]
+        tensors, size = _with_batch(theta)
+        scores = tensors[0].flatten(1)
+        y = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in tensors]
         values = y[0].flatten(1)
         values.copy_((scores > 0) & (self.degree == 0).to(scores.device))
         for numbers in self._components if size else ():
             factor = self._factors[numbers[0]]
             if len(numbers) == 1 and self._is_plain(factor, scores):
                 self._maximise_factor(factor, scores, tensors, y)
-            else:
+            elif self.solver == "list":
                 self._maximise_list(numbers, scores, tensors, y)
+            elif self.solver == "milp":
+                self._maximise_program(numbers, scores, tensors, y)
+            else:
+                self._maximise_by_search(numbers, scores, tensors, y)
         return tuple(y) if isinstance(theta, tuple) else y[0]
 
     @functools.cached_property
@@ -88,8 +111,9 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         return not bool(scores[:, negated.to(scores.device)].isneginf().any())
 
     def _maximise_factor(self, factor: Factor, scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]) -> None:
-        with _name_factor(factor):
-            best = as_tuple(factor.oracle.argmax(_own_scores(factor, scores, tensors)))
+        oracle = factor.bind(self.bound)
+        with _name_factors([factor]):
+            best = as_tuple(oracle.argmax(_own_scores(factor, oracle, scores, tensors)))
         index, flips = factor.variables.flatten().to(scores.device), factor.negated.flatten().to(scores.device)
         found = best[0].flatten(1)
         check_values(found, factor.name)
@@ -98,86 +122,157 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
             y[i].copy_(part)
 
     def _maximise_list(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]) -> None:
-        variables, values, others = self._joint_structures(tuple(numbers), len(scores))
-        best = self._list_scores(numbers, scores, tensors).max(1)
-        self._check_feasible(numbers, best.values)
-        y[0].flatten(1)[:, variables.to(scores.device)] = values.to(scores)[best.indices]
-        for i, listed in others.items():
-            y[i].copy_(listed.to(scores)[best.indices].view_as(y[i]))
+        for rows, (variables, values, others) in self._joint_structures(numbers, len(scores)):
+            found = _list_scores(rows, (variables, values, others), scores, tensors).max(1)
+            with renumber_instances(rows):
+                self._check_feasible(numbers, found.values)
+            places = rows[:, None].to(scores.device), variables[None].to(scores.device)
+            y[0].flatten(1)[places] = values.to(scores)[found.indices]
+            for i, listed in others.items():
+                y[i][rows] = listed.to(scores)[found.indices].view(-1, *y[i].shape[1:])
+
+    def _maximise_program(
+        self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]
+    ) -> None:
+        for key, rows, data in self._rows_by_data(numbers, len(scores)):
+            if key not in self._programs:
+                options = {"time_limit": self.time_limit, "on_limit": self.on_limit}
+                self._programs[key] = IntegerProgram.of(self._factors, numbers, data, options)
+            program, index = self._programs[key], torch.tensor(rows, dtype=torch.int64, device=scores.device)
+            places = index[:, None], program.variables[None].to(scores.device)
+            own = scores.new_zeros(len(rows), program.columns)
+            own[:, : len(program.variables)] = scores[places]
+            additional = [(i, *place) for i, place in self._places(program)]
+            for i, first, count in additional:
+                own[:, first : first + count] = tensors[i][index].flatten(1)
+            with renumber_instances(index), _name_factors(self._factors[k] for k in numbers):
+                best = program.oracle.argmax(own)
+            assert isinstance(best, Tensor)
+            y[0].flatten(1)[places] = best[:, : len(program.variables)]
+            for i, first, count in additional:
+                y[i][index] = best[:, first : first + count].view(-1, *y[i].shape[1:])
+
+    def _places(self, program: IntegerProgram) -> Iterator[tuple[int, tuple[int, int]]]:
+        """Yield the additional tensors of a program: position, and first column and number of its parts."""
+        for k, first in program.additional:
+            for i, shape in zip(self._additional(k), self._factors[k].additional, strict=True):
+                yield i, (first, shape.numel())
+                first += shape.numel()
+
+    def _maximise_by_search(
+        self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]
+    ) -> None:
+        factors, first = [], 1
+        for k in numbers:
+            factors.append(replace(self._factors[k], first=first))
+            first += len(factors[-1].additional)
+        index = torch.cat([f.variables.flatten() for f in factors]).unique().to(scores.device)
+        own = torch.zeros_like(scores)
+        own[:, index] = scores[:, index]
+        used = [i for k in numbers for i in self._additional(k)]
+        grouped = GraphFactors(OracleGroup.of(factors), tuple(f.name for f in factors), self.bound)
+        best = best_joint_structure(
+            grouped,
+            (own, *(tensors[i] for i in used)),
+            node_limit=self.node_limit,
+            on_limit=self.on_limit,
+            label="factor_graph",
+        )
+        y[0].flatten(1)[:, index] = best[0][:, index]
+        for i, part in zip(used, best[1:], strict=True):
+            y[i].copy_(part)
+
+    def _additional(self, number: int) -> range:
+        """Return the positions of the additional tensors of a factor."""
+        factor = self._factors[number]
+        return range(factor.first, factor.first + len(factor.additional))
 
     def _check_feasible(self, numbers: list[int], value: Tensor) -> None:
         together = " together" if len(numbers) > 1 else ""
         check_feasible(value, f"structure of {' and '.join(f'factor {k}' for k in numbers)}{together}")
 
-    def _list_scores(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
-        """Return the scores of the joint structures of a component, (B, N)."""
-        size = len(scores)
-        variables, values, others = self._joint_structures(tuple(numbers), size)
-        pieces = [(scores[:, variables.to(scores.device)], values.to(scores))]
-        pieces += [(tensors[i].expand(size, *tensors[i].shape[1:]).flatten(1), o.to(scores)) for i, o in others.items()]
-        rows = []
-        for b in range(size):  # row by row, so that the result of an instance does not depend on the batch
-            total = scores.new_zeros(len(values))
-            for t, listed in pieces:
-                forbidden = t[b].isneginf()
-                total = total + listed @ t[b].masked_fill(forbidden, 0)
-                if bool(forbidden.any()):
-                    total = total.masked_fill((listed[:, forbidden] != 0).any(1), -torch.inf)
-            rows.append(total)
-        return torch.stack(rows) if rows else scores.new_zeros(0, len(values))
+    def _joint_structures(self, numbers: list[int], size: int) -> Iterator[tuple[Tensor, _JointList]]:
+        """Yield the list of joint structures of a component, for all instances with the same data."""
+        for key, rows, data in self._rows_by_data(numbers, size):
+            if key not in self._lists:
+                self._lists[key] = self._list(numbers, data, rows)
+            yield torch.tensor(rows, dtype=torch.int64, device="cpu"), self._lists[key]
 
-    def _joint_structures(self, numbers: tuple[int, ...], size: int = 1) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-        """Return the variables (V,) of a component, their values (N, V), and the additional parts by position.
+    def _rows_by_data(
+        self, numbers: list[int], size: int
+    ) -> Iterator[tuple[tuple[Any, ...], list[int], dict[str, Tensor]]]:
+        """Yield the instances with the same data for a component: a key for caches, the rows, the data of one row."""
+        used = {keyword for k in numbers for keyword in self._factors[k].data.values()}
+        data = {keyword: self.bound[keyword] for keyword in sorted(used) if keyword in self.bound}
+        found: dict[tuple[Any, ...], list[int]] = {}
+        if data:
+            columns = [map(tuple, t.detach()[:, None].flatten(1).tolist()) for t in data.values()]
+            for b, key in enumerate(zip(*columns, strict=True)):
+                found.setdefault(key, []).append(b)
+        else:
+            found[()] = list(range(size))
+        for key, rows in found.items():
+            yield (tuple(numbers), tuple(data), key), rows, {keyword: t[rows[:1]] for keyword, t in data.items()}
 
-        The ``size`` of the batch tells an InfeasibleError its instances.
-        """
-        known = self._lists
-        if numbers not in known:
-            try:
-                joint = join(self._factors, numbers)
-            except UnsupportedError as error:
-                several = len(numbers) > 1
-                what = f"joint structures of {len(numbers)} factors that share variables" if several else "structures"
-                raise UnsupportedError(
-                    f"factor_graph: this exact method lists the {what}, at most {MOST_STRUCTURES}, but {error}; "
-                    f"{_BEYOND_ARGMAX}"
-                ) from None
-            except InfeasibleError as error:  # of all instances
-                raise InfeasibleError(error.args[0], 0, range(size)) from None
-            others = {}
-            for k, rows in joint.rows.items():
-                listed = list_structures(self._factors[k])[1:]
-                for i, part in enumerate(listed, self._factors[k].first):
-                    others[i] = part.flatten(1)[torch.from_numpy(rows)]
-            known[numbers] = torch.from_numpy(joint.variables), torch.from_numpy(joint.values), others
-        return known[numbers]
+    def _list(self, numbers: list[int], data: dict[str, Tensor], rows: list[int]) -> _JointList:
+        """Return the joint structures for the ``data`` of one instance; ``rows`` has this data."""
+        try:
+            joint = join(self._factors, numbers, data)
+        except UnsupportedError as error:
+            several = len(numbers) > 1
+            what = f"joint structures of {len(numbers)} factors that share variables" if several else "structures"
+            raise UnsupportedError(
+                f"factor_graph: this exact method lists the {what}, at most {MOST_STRUCTURES}, but {error}; "
+                f"{_BEYOND_LISTS}"
+            ) from None
+        except InfeasibleError as error:  # of all these instances
+            raise InfeasibleError(error.args[0], rows[0], rows) from None
+        others = {}
+        for k, own in joint.rows.items():
+            listed = list_structures(self._factors[k], data)[1:]
+            for i, part in zip(self._additional(k), listed, strict=True):
+                others[i] = part.flatten(1)[torch.from_numpy(own)]
+        return torch.from_numpy(joint.variables), torch.from_numpy(joint.values), others
 
     @functools.cached_property
-    def _lists(self) -> dict[tuple[int, ...], tuple[Tensor, Tensor, dict[int, Tensor]]]:
+    def _lists(self) -> dict[tuple[Any, ...], _JointList]:
+        return {}
+
+    @functools.cached_property
+    def _programs(self) -> dict[tuple[Any, ...], IntegerProgram]:
         return {}
 
     def log_partition(self, theta: Parts) -> Tensor:
         self.freeze()
-        tensors, size = as_tuple(theta), batch_size(theta)
-        scores = tensors[0].expand(size, *self.shape).flatten(1)
+        tensors, size = _with_batch(theta)
+        scores = tensors[0].flatten(1)
         alone = scores[:, (self.degree == 0).to(scores.device)]
         both = torch.stack([torch.zeros_like(alone), alone], 2)
         total = logsumexp(both, 2).sum(1)
         if size == 0:  # a sum over no instances, as a function of all scores
-            return total + sum(t.flatten(1).sum(1).expand(0) for t in tensors)
+            return total + sum(t.flatten(1).sum(1) for t in tensors)
         for numbers in self._components:
             factor = self._factors[numbers[0]]
-            if len(numbers) == 1 and isinstance(factor.oracle, GibbsOracle) and self._is_plain(factor, scores):
+            oracle = factor.bind(self.bound)
+            if len(numbers) == 1 and isinstance(oracle, GibbsOracle) and self._is_plain(factor, scores):
                 # A negated variable scores θ x = θ − θ (1 − x).
                 negated = factor.variables.flatten()[factor.negated.flatten()].to(scores.device)
-                with _name_factor(factor):
-                    value = factor.oracle.log_partition(_own_scores(factor, scores, tensors))
+                with _name_factors([factor]):
+                    value = oracle.log_partition(_own_scores(factor, oracle, scores, tensors))
                 total = total + scores[:, negated].sum(1) + value
             else:
-                value = logsumexp(self._list_scores(numbers, scores, tensors), 1)
-                self._check_feasible(numbers, value.detach())
-                total = total + value
+                total = total + self._log_sum_of_list(numbers, scores, tensors)
         return total
+
+    def _log_sum_of_list(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
+        order, values = [], []
+        for rows, joint in self._joint_structures(numbers, len(scores)):
+            value = logsumexp(_list_scores(rows, joint, scores, tensors), 1)
+            with renumber_instances(rows):
+                self._check_feasible(numbers, value.detach())
+            order.append(rows)
+            values.append(value)
+        return torch.cat(values)[torch.cat(order).argsort().to(scores.device)]
 
     def enumerate(self, event_shape: Any) -> Parts:
         shapes = self.event_shapes()
@@ -186,7 +281,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
             {("variable", v): torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu")} for v in free
         ]
         for numbers in self._components:
-            variables, values, others = self._joint_structures(tuple(numbers))
+            ((_, (variables, values, others)),) = self._joint_structures(numbers, 1)
             columns = {("variable", int(v)): values[:, [j]] for j, v in enumerate(variables)}
             blocks.append({**columns, **{("tensor", i): part.double() for i, part in others.items()}})
         counts = [len(next(iter(block.values()))) for block in blocks]
@@ -205,25 +300,45 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         return tuple(shaped) if len(shapes) > 1 else shaped[0]
 
 
-def _own_scores(factor: Factor, scores: Tensor, tensors: tuple[Tensor, ...]) -> Parts:
-    """Return the scores of the factor's oracle, for the ``scores`` (B, n) of variables and all ``tensors`` of θ."""
+def _with_batch(theta: Parts) -> tuple[tuple[Tensor, ...], int]:
+    """Return the tensors of θ with the full batch, and the size of the batch."""
+    size = batch_size(theta)
+    return tuple(t.expand(size, *t.shape[1:]) for t in as_tuple(theta)), size
+
+
+def _own_scores(factor: Factor, oracle: Oracle, scores: Tensor, tensors: tuple[Tensor, ...]) -> Parts:
+    """Return the scores of the factor's ``oracle``, for the ``scores`` (B, n) of variables and all ``tensors`` of θ."""
     flips = factor.negated.flatten().to(scores.device)
     own = scores[:, factor.variables.flatten().to(scores.device)]
     own = torch.where(flips, -own, own).reshape(-1, *factor.variables.shape).contiguous()
     others = tensors[factor.first : factor.first + len(factor.additional)]
-    return (own, *others) if others else own
+    form = (own, *others) if others else own
+    valid = oracle.valid_parts(form) if oracle.bound else None
+    return form if valid is None else map_parts(lambda t, mask: torch.where(mask, t, 0.0), form, valid)
 
 
-class _name_factor:
-    """Add the name of a factor to InfeasibleErrors of its oracle."""
+def _list_scores(rows: Tensor, joint: _JointList, scores: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
+    """Return the scores (R, N) of joint structures, for the instances ``rows``."""
+    variables, values, others = joint
+    pieces = [(scores[:, variables.to(scores.device)], values.to(scores))]
+    pieces += [(tensors[i].flatten(1), part.to(scores)) for i, part in others.items()]
+    found = []
+    for b in rows.tolist():  # row by row, so that the result of an instance does not depend on the batch
+        total = scores.new_zeros(len(values))
+        for t, listed in pieces:
+            forbidden = t[b].isneginf()
+            total = total + listed @ t[b].masked_fill(forbidden, 0)
+            if bool(forbidden.any()):
+                total = total.masked_fill((listed[:, forbidden] != 0).any(1), -torch.inf)
+        found.append(total)
+    return torch.stack(found) if found else scores.new_zeros(0, len(values))
 
-    def __init__(self, factor: Factor) -> None:
-        self.factor = factor
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, InfeasibleError):
-            message = f"{self.factor.name}: {error}"
-            raise InfeasibleError(message, error.batch_index, error.batch_indices) from None
+@contextlib.contextmanager
+def _name_factors(factors: Iterable[Factor]) -> Iterator[None]:
+    """Add the names of factors to InfeasibleErrors of an oracle."""
+    try:
+        yield
+    except InfeasibleError as error:
+        names = " and ".join(factor.name.rstrip(",") for factor in factors)
+        raise InfeasibleError(f"{names}: {error}", error.batch_index, error.batch_indices) from None

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from ..errors import InvalidInputError, UnknownNameError, UnsupportedError
-from ..kernels.arrays import as_tensor
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple
 from ..registry import ORACLES
+from ..solvers.branch_and_bound import OnLimit
+from ..solvers.graph_factors import Factor, GraphFactors, OracleGroup
+from ..validation import check_choice, check_natural, check_positive
 from ..validation.method_calls import validate_form
-from .exact import ExactFactorGraph
-from .group import Factor, FactorGroup
+from .arguments import (
+    FORM_HINT,
+    additional_shapes,
+    data_keywords,
+    flat_indices,
+    is_size,
+    join_dimensions,
+    negation_flags,
+    summarize_variables,
+    zero_scores,
+)
+from .exact import ExactFactorGraph, Solver
 from .logic import LOGIC_FACTORS
 
 __all__ = ["FactorGraph"]
@@ -40,15 +53,33 @@ class FactorGraph(ExactFactorGraph):
     ----------
     shape : int or sequence of int
         The shape of the tensor of variables.
+    solver : {"list", "milp", "branch_and_bound"}, default "list"
+        How ``argmax`` finds the best structure of several factors that share variables. "list" lists their joint
+        structures, at most 100,000. "milp" solves an integer program by HiGHS, and needs linear constraints of each
+        factor. "branch_and_bound" takes any factors: it solves linear programs over the local polytope, and fixes
+        variables until the solution has no fractions.
+    time_limit : float, optional
+        Seconds allowed for each instance with "milp". Default: no limit.
+    node_limit : int, default 1000
+        The number of linear programs, at most, after the first for an instance with "branch_and_bound".
+    on_limit : {"raise", "warn"}, default "raise"
+        What happens if a limit stops a solver before it has a proof. "raise" raises SolverLimitError. "warn" returns
+        the best structure found with a ConvergenceWarning. Both messages name the instance and bound the missing score.
+        If no structure is found, the error is raised in either case.
 
     Notes
     -----
-    The relaxations ``lp_map`` and ``lp_sparsemap`` need only the argmax of each factor. ``argmax`` of the graph is
-    exact, and so are sums over structures: each connected component with a single factor takes one call of the factor's
-    oracle. A component of several factors lists its joint structures, at most 100,000, from the lists of its factors.
-    Other graphs raise UnsupportedError, and so do relaxations that need an argmax or a sum, such as ``sparsemap``.
+    The relaxations ``lp_map`` and ``lp_sparsemap`` need only the argmax of each factor. All other relaxations need
+    ``argmax`` of the graph, or sums over its structures. Both are exact. A connected component with a single factor
+    takes one call of the factor's oracle. A component of several factors uses ``solver`` for the argmax, and lists its
+    joint structures for sums.
 
-    No factor takes instance data, and the first use freezes the graph.
+    With "branch_and_bound", another structure may score higher by at most 1e-9 of the largest size of a score, with
+    "milp" by 1e-13. These oracles have linear constraints: the factors by name, ``subset``, ``assignment`` (except with
+    ``allow_unmatched=True``), ``arborescence``, all dynamic programs such as ``chain``, and oracles with a list of at
+    most 1,000 structures.
+
+    The first use freezes the graph.
 
     References
     ----------
@@ -79,11 +110,24 @@ class FactorGraph(ExactFactorGraph):
         }
     )
 
-    def __init__(self, shape: int | Sequence[int]) -> None:
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        *,
+        solver: Solver = "list",
+        time_limit: float | None = None,
+        node_limit: int = 1000,
+        on_limit: OnLimit = "raise",
+    ) -> None:
         sizes = (shape,) if isinstance(shape, int | np.integer) and not isinstance(shape, bool) else shape
-        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes or not all(map(_is_size, sizes)):
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes or not all(map(is_size, sizes)):
             raise InvalidInputError(f"shape must be a positive integer or a tuple of positive integers, got {shape!r}")
-        super().__init__(torch.Size(map(int, sizes)))
+        check_choice("solver", solver, ("list", "milp", "branch_and_bound"))
+        if time_limit is not None:
+            check_positive("time_limit", time_limit)
+        check_natural("node_limit", node_limit)
+        check_choice("on_limit", on_limit, ("raise", "warn"))
+        super().__init__(torch.Size(map(int, sizes)), solver, time_limit, node_limit, on_limit)
 
     # -- construction ------------------------------------------------------------------------
 
@@ -99,6 +143,7 @@ class FactorGraph(ExactFactorGraph):
         *,
         negated: Any = False,
         additional: Sequence[Sequence[int]] | None = None,
+        instance_data: Mapping[str, str] | Sequence[str] = (),
         **options: Any,
     ) -> None:
         """Add a factor: the variables must form a structure of an oracle.
@@ -130,6 +175,10 @@ class FactorGraph(ExactFactorGraph):
         additional : sequence of shapes, optional
             The event shapes of the oracle's other tensors, whose parts are not variables. A chain of 3 states takes
             ``additional=[(3, 3)]``, the transitions. "pair" and "table" need no such option.
+        instance_data : sequence of str or mapping of str to str, optional
+            The oracle's instance data that calls of the graph pass, such as ``["lengths"]``. A mapping gives the
+            keyword of the calls for each name: with ``{"k": "limit"}``, ``limit=`` of a call is the oracle's ``k``.
+            Factors may share a keyword. Without the keyword in a call, the oracle has no such data.
         **options
             Options of an oracle given by name, and ``k`` of "budget".
 
@@ -142,18 +191,20 @@ class FactorGraph(ExactFactorGraph):
         """
         if self._is_frozen:
             raise UnsupportedError("factor_graph: the graph is frozen by its first use; build a new graph")
-        index = self._indices(variables)
-        flips = _flags(negated, index)
+        index = flat_indices(variables, self.shape)
+        flips = negation_flags(negated, index)
+        data = data_keywords(instance_data)
         logic = LOGIC_FACTORS.get(factor) if isinstance(factor, str) else None
         if logic is not None:
             if index.ndim != 1:
                 raise InvalidInputError(
                     f"variables of {factor} must have one dimension, got shape {tuple(index.shape)}"
                 )
-            if set(options) != set(logic.options) or additional is not None:
-                given = ", ".join([*options, *(["additional"] if additional is not None else [])]) or "none"
+            given = {*options, *(name for name in data if name in logic.options)}
+            if given != set(logic.options) or additional is not None:
+                listed = ", ".join([*given, *(["additional"] if additional is not None else [])]) or "none"
                 raise InvalidInputError(
-                    f"{factor} takes the options: {', '.join(logic.options) or 'none'}; got: {given}"
+                    f"{factor} takes the options: {', '.join(logic.options) or 'none'}; got: {listed}"
                 )
             oracle = logic.make(len(index), **options)
             flips = flips ^ torch.tensor(logic.negates(len(index)), device="cpu")
@@ -164,71 +215,61 @@ class FactorGraph(ExactFactorGraph):
                 oracle = ORACLES.get(factor, **options)
             except UnknownNameError as error:
                 raise UnknownNameError(f"{error}. Other factors: {', '.join(LOGIC_FACTORS)}") from None
-            shapes = _shapes(additional)
+            shapes = additional_shapes(additional)
             label = oracle.label()
         number = len(self._factors)
-        name = f"factor {number}, {label} of variables {_summary(index, self.shape)},"
-        self._check_oracle(oracle, index, shapes, f"variables of factor {number}")
+        name = f"factor {number}, {label} of variables {summarize_variables(index, self.shape)},"
         first = 1 + sum(len(f.additional) for f in self._factors)
-        self._factors.append(Factor(oracle, index, flips, shapes, first, name))
+        new = Factor(oracle, index, flips, shapes, first, name, data)
+        self._check_oracle(new, f"variables of factor {number}")
+        self._factors.append(new)
 
-    def _indices(self, variables: Any) -> Tensor:
-        """Return ``variables`` as flat indices, int64 on the CPU."""
-        count = math.prod(self.shape)
-        try:
-            given = as_tensor(variables).detach().cpu()
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InvalidInputError(f"variables must be a tensor of integers, got {variables!r}") from error
-        if given.dtype is torch.bool:
-            if given.shape != self.shape:
-                raise InvalidInputError(
-                    f"variables: a bool tensor must have the shape {tuple(self.shape)} of the graph, got "
-                    f"{tuple(given.shape)}"
-                )
-            given = given.flatten().nonzero()[:, 0]
-        if given.is_floating_point() or given.is_complex() or given.numel() == 0:
-            raise InvalidInputError(
-                f"variables must be flat indices of at least one variable, integers from 0 to {count - 1}, got "
-                f"{'none' if given.numel() == 0 else f'a tensor of {given.dtype}'}; graph.variables holds the indices"
-            )
-        index = given.long().clone()
-        if bool(((index < 0) | (index >= count)).any()):
-            wrong = int(index[(index < 0) | (index >= count)][0])
-            raise InvalidInputError(f"variables must be flat indices from 0 to {count - 1}, got {wrong}")
-        return index
-
-    def _check_oracle(self, oracle: Oracle, index: Tensor, shapes: tuple[torch.Size, ...], what: str) -> None:
+    def _check_oracle(self, factor: Factor, what: str) -> None:
+        oracle = factor.oracle
         if oracle is self:
             raise UnsupportedError("factor_graph: a graph cannot be a factor of itself; add a copy of the graph")
         if oracle.bound:
-            raise UnsupportedError(f"factor_graph: {oracle.label()} has bound instance data; factors take none")
+            raise UnsupportedError(
+                f"factor_graph: {oracle.label()} has bound instance data; add the oracle without data, with "
+                f"instance_data={[*oracle.bound]}, and pass the data in calls of the graph"
+            )
         if oracle.requires_nonpositive_theta:
             raise UnsupportedError(
                 f"factor_graph: {oracle.label()} takes only scores of at most 0, and the relaxations of a graph change "
                 "the scores of factors"
             )
-        zeros = [torch.zeros(1, *shape, dtype=torch.float64, device="cpu") for shape in (index.shape, *shapes)]
-        form = tuple(zeros) if shapes else zeros[0]
-        hint = (
-            "pass the variables in the shape of the first tensor of scores of one instance, and the shapes of the "
-            "other tensors as additional=[...]"
-        )
+        for name, keyword in factor.data.items():
+            own = oracle.instance_ndim
+            if name not in own:
+                known = ", ".join(own) or "none"
+                raise InvalidInputError(f"instance_data: {oracle.label()} takes no {name!r} (it takes: {known})")
+            if self.instance_ndim.get(keyword, own[name]) != own[name]:
+                raise InvalidInputError(
+                    f"instance_data: {keyword!r} has {self.instance_ndim[keyword]} dimensions for another factor, and "
+                    f"{own[name]} for {oracle.label()}; pass another keyword, instance_data={{{name!r}: ...}}"
+                )
+        zeros = zero_scores(factor, 1)
         try:
-            ndims = oracle.resolve_event_ndim(form)
-            if ndims != tuple(t.ndim - 1 for t in zeros):
-                given = _join(t.ndim - 1 for t in zeros)
-                raise InvalidInputError(f"{oracle.label()} takes scores with {_join(ndims)} dimensions, got {given}")
-            validate_form(oracle, form, 1)
+            ndims, given = oracle.resolve_event_ndim(zeros), [t.ndim - 1 for t in as_tuple(zeros)]
+            if ndims != tuple(given):
+                wanted, received = join_dimensions(ndims), join_dimensions(given)
+                raise InvalidInputError(f"{oracle.label()} takes scores with {wanted} dimensions, got {received}")
+            if not factor.data:
+                validate_form(oracle, zeros, 1)
         except (InvalidInputError, TypeError) as error:
-            raise InvalidInputError(f"{what}: {error}; {hint}") from None
+            raise InvalidInputError(f"{what}: {error}; {FORM_HINT}") from None
 
     # -- for relaxations ----------------------------------------------------------------------
 
     @functools.cached_property
-    def groups(self) -> list[FactorGroup]:
-        """The factors by oracle, for batched calls."""
+    def _groups(self) -> list[OracleGroup]:
         self.freeze()
-        return FactorGroup.of(self._factors)
+        return OracleGroup.of(self._factors)
+
+    @property
+    def grouped_factors(self) -> GraphFactors:
+        """The factors by oracle, for batched calls, with the instance data."""
+        return GraphFactors(self._groups, tuple(f.name for f in self._factors), self.bound)
 
     def factor_name(self, number: int) -> str:
         """Return the words of messages for a factor.
@@ -240,7 +281,55 @@ class FactorGraph(ExactFactorGraph):
         """
         return self._factors[number].name
 
+    # -- instance data ------------------------------------------------------------------------
+
+    @property
+    def instance_ndim(self) -> Mapping[str, int]:  # type: ignore[override]
+        """The keywords of the factors' instance data, with the number of dimensions of one instance's value."""
+        return {keyword: f.oracle.instance_ndim[name] for f in self._factors for name, keyword in f.data.items()}
+
+    def bind(self, **instance_data: Any) -> Self:
+        self.freeze()
+        _ = self._groups, self._components, self.degree, self._lists, self._programs  # shared by all copies with data
+        return super().bind(**instance_data)
+
+    def __copy__(self) -> Self:
+        """Return a graph to which other factors can be added, unless the graph is frozen."""
+        new = type(self).__new__(type(self))
+        vars(new).update(vars(self))
+        new._factors = list(self._factors)
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the factors and options, without the caches."""
+        caches = ("_groups", "_components", "degree", "_lists", "_programs")
+        return {key: value for key, value in vars(self).items() if key not in caches}
+
+    def valid_parts(self, theta: Parts) -> Parts | None:
+        if not self.bound:
+            return None
+        size = len(next(iter(self.bound.values())))
+        device = as_tuple(theta)[0].device
+        masks = [torch.ones(size, *shape, dtype=torch.bool, device=device) for shape in self.event_shapes()]
+        for f in self._factors:
+            oracle = f.bind(self.bound)
+            valid = oracle.valid_parts(zero_scores(f, size, device)) if oracle.bound else None
+            if valid is None:
+                continue
+            first, *others = as_tuple(valid)
+            padded = ~first.expand(size, *f.variables.shape) & ~f.negated.to(device)
+            count = torch.zeros(size, math.prod(self.shape), device=device)
+            count.index_add_(1, f.variables.flatten().to(device), padded.flatten(1).float())
+            masks[0] &= (count == 0).view_as(masks[0])
+            for i, mask in enumerate(others, f.first):
+                masks[i] = mask.expand_as(masks[i])
+        return tuple(masks) if isinstance(theta, tuple) else masks[0]
+
     # -- the oracle ---------------------------------------------------------------------------
+
+    @property
+    def is_exact(self) -> bool:
+        return self.solver == "list" or self.on_limit == "raise"
 
     def __repr__(self) -> str:
         """Return the shape and the number of factors."""
@@ -266,12 +355,26 @@ class FactorGraph(ExactFactorGraph):
                     f"{name}: the graph takes scores of shape {tuple(shape)}, got {tuple(t.shape[1:])} after the batch "
                     "dimensions"
                 )
+        for f in self._factors:
+            if f.data:
+                self._validate_data(f, as_tuple(theta)[0].device)
+
+    def _validate_data(self, factor: Factor, device: torch.device) -> None:
+        oracle = factor.bind(self.bound)
+        size = len(next(iter(oracle.bound.values()))) if oracle.bound else 1
+        try:
+            validate_form(oracle, zero_scores(factor, size, device), size)
+        except InvalidInputError as error:
+            given = ", ".join(f"{keyword}= is {name}" for name, keyword in factor.data.items() if name != keyword)
+            hint = f" (of the data, {given})" if given else ""
+            raise InvalidInputError(f"{factor.name} {error}{hint}") from None
 
     def has_binary_parts(self, theta: Parts) -> bool:
         tensors = as_tuple(theta)
         for f in self._factors:
-            zeros = [torch.zeros(1, *shape, device="cpu") for shape in (f.variables.shape, *f.additional)]
-            if not f.oracle.has_binary_parts(tuple(zeros) if f.additional else zeros[0]):
+            oracle = f.bind(self.bound)
+            size = len(next(iter(oracle.bound.values()))) if oracle.bound else 1
+            if not oracle.has_binary_parts(zero_scores(f, size, tensors[0].device)):
                 return False
         return bool(tensors)
 
@@ -281,7 +384,10 @@ class FactorGraph(ExactFactorGraph):
 
     def hamming_cost(self, y: Parts) -> Parts:
         """Return costs that count the wrong variables."""
-        costs = [1 - 2 * as_tuple(y)[0], *map(torch.zeros_like, as_tuple(y)[1:])]
+        values, valid = as_tuple(y)[0], self.valid_parts(y)
+        cost = 1 - 2 * values
+        cost = cost if valid is None else torch.where(as_tuple(valid)[0], cost, 0.0)
+        costs = [cost, *map(torch.zeros_like, as_tuple(y)[1:])]
         return tuple(costs) if isinstance(y, tuple) else costs[0]
 
     def describe_part(self, y: Parts, tensor: int, index: tuple[int, ...]) -> str:
@@ -295,6 +401,9 @@ class FactorGraph(ExactFactorGraph):
                 f"labels must be the values of the variables, shape (..., {', '.join(map(str, self.shape))}), got "
                 f"{tuple(labels.shape)} with the batch flat"
             )
+        valid = self.valid_parts(like)
+        if valid is not None:
+            labels = torch.where(as_tuple(valid)[0], labels, 0)
         wrong = (labels != 0) & (labels != 1)
         if bool(wrong.any()):
             index = int(wrong.nonzero()[0, 0])
@@ -309,7 +418,7 @@ class FactorGraph(ExactFactorGraph):
             parts = torch.where(f.negated.to(parts.device), 1 - parts, parts)
             # Among structures of 0 and 1, the argmax for scores 2z − 1 is z if and only if z is a structure.
             zeros = [parts.new_zeros(len(parts), *shape) for shape in f.additional]
-            best = as_tuple(f.oracle.argmax((2 * parts - 1, *zeros) if zeros else 2 * parts - 1))
+            best = as_tuple(f.bind(self.bound).argmax((2 * parts - 1, *zeros) if zeros else 2 * parts - 1))
             wrong = (best[0] != parts).flatten(1).any(1).nonzero()
             if len(wrong):
                 raise InvalidInputError(f"labels are no structure of {f.name} at batch index {int(wrong[0, 0])}")
@@ -318,42 +427,3 @@ class FactorGraph(ExactFactorGraph):
 
     def decode(self, y: Parts) -> Tensor:
         return as_tuple(y)[0].round().long()
-
-
-def _is_size(n: Any) -> bool:
-    return isinstance(n, int | np.integer) and not isinstance(n, bool) and int(n) > 0
-
-
-def _flags(negated: Any, index: Tensor) -> Tensor:
-    try:
-        flags = as_tensor(negated).detach().cpu()
-        if flags.dtype is not torch.bool:
-            raise TypeError
-        return flags.broadcast_to(index.shape).clone()
-    except (TypeError, ValueError, RuntimeError):
-        raise InvalidInputError(
-            f"negated must be a bool, or a bool tensor that broadcasts to the shape {tuple(index.shape)} of variables, "
-            f"got {negated!r}"
-        ) from None
-
-
-def _shapes(additional: Sequence[Sequence[int]] | None) -> tuple[torch.Size, ...]:
-    try:
-        given = [tuple(shape) for shape in additional or ()]
-        if all(all(map(_is_size, shape)) for shape in given):
-            return tuple(map(torch.Size, given))
-    except TypeError:
-        pass
-    raise InvalidInputError(f"additional must be a list of shapes, such as [(3, 3)], got {additional!r}")
-
-
-def _summary(index: Tensor, shape: torch.Size) -> str:
-    """Return the first and the last of the variables, for messages."""
-    places = [tuple(int(i) for i in np.unravel_index(int(v), shape)) for v in index.flatten()[[0, -1]]]
-    first, last = (p[0] if len(p) == 1 else p for p in places)
-    return f"{first}" if index.numel() == 1 else f"{first} to {last}"
-
-
-def _join(ndims: Iterable[int]) -> str:
-    """Return "2" for one tensor, and "2 and 2" for two."""
-    return " and ".join(map(str, ndims))

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..linear_constraints import LinearConstraints, LinearlyConstrained
 from ..oracle import Enumerable, Oracle
 from ..registry import ORACLES
 from ..shapes import Float
@@ -19,7 +21,7 @@ __all__ = ["LOGIC_FACTORS", "AtLeastOne", "LogicFactor", "OrWithOutput", "Table"
 
 
 @dataclass(frozen=True)
-class AtLeastOne(Enumerable):
+class AtLeastOne(Enumerable, LinearlyConstrained):
     """Vectors of d bits with at least one 1: the factor ``or``. Scores and structures have shape (..., d)."""
 
     name: ClassVar[str] = "or"
@@ -36,9 +38,13 @@ class AtLeastOne(Enumerable):
     def enumerate(self, event_shape: Any) -> Tensor:
         return _all_bits(event_shape[0])[1:]
 
+    def linear_constraints(self, event_shape: Any) -> LinearConstraints:
+        d = event_shape[0]
+        return LinearConstraints.of(([0] * d, range(d), [1] * d), d, [1], [d])
+
 
 @dataclass(frozen=True)
-class OrWithOutput(Enumerable):
+class OrWithOutput(Enumerable, LinearlyConstrained):
     """Vectors of d bits whose last bit is the disjunction of the others: the factor ``or_out``.
 
     Scores and structures have shape (..., d), with d at least 2.
@@ -68,9 +74,18 @@ class OrWithOutput(Enumerable):
         bits = _all_bits(event_shape[0] - 1)
         return torch.cat([bits, bits.amax(1, keepdim=True)], 1)
 
+    def linear_constraints(self, event_shape: Any) -> LinearConstraints:
+        d = event_shape[0]
+        inputs = np.arange(d - 1)
+        # Each input is at most the output. The output is at most the sum of the inputs.
+        row = np.concatenate([inputs, inputs, np.full(d, d - 1)])
+        column = np.concatenate([inputs, np.full(d - 1, d - 1), inputs, [d - 1]])
+        value = np.concatenate([np.ones(d - 1), -np.ones(d - 1), -np.ones(d - 1), [1]])
+        return LinearConstraints.of((row, column, value), d, [-1] * (d - 1) + [1 - d], [0] * d)
+
 
 @dataclass(frozen=True)
-class Table(Enumerable):
+class Table(Enumerable, LinearlyConstrained):
     """Vectors of d bits, with a score of each bit and of each combination: the factors ``pair`` and ``table``.
 
     Scores are a tuple: the bits (..., d), and a table (..., 2, ..., 2) with d dimensions whose entry [x_1, ..., x_d]
@@ -114,6 +129,16 @@ class Table(Enumerable):
         bits = _all_bits(self.variables)
         return bits, torch.eye(len(bits), dtype=torch.float64, device="cpu").reshape(-1, *(2,) * self.variables)
 
+    def linear_constraints(self, event_shape: Any) -> LinearConstraints:
+        d, count = self.variables, 2**self.variables
+        entry, bit = _all_bits(d).numpy().nonzero()
+        # A bit is the sum of the entries with the bit. The sum of all entries is 1.
+        row = np.concatenate([np.arange(d), bit, np.full(count, d)])
+        column = np.concatenate([np.arange(d), d + entry, d + np.arange(count)])
+        value = np.concatenate([np.ones(d), -np.ones(len(entry)), np.ones(count)])
+        total = [0] * d + [1]
+        return LinearConstraints.of((row, column, value), d + count, total, total)
+
 
 def _all_bits(d: int) -> Float[Tensor, "structures d"]:
     """Return all vectors of d bits in lexicographic order, (2^d, d) in float64."""
@@ -143,11 +168,11 @@ class LogicFactor(NamedTuple):
     table: bool = False
 
 
-def _subset(d: int, k: int = 1, at_most: bool = False) -> Oracle:
+def _subset(d: int, k: int | None = 1, at_most: bool = False) -> Oracle:
     return ORACLES.get("subset", k=k, at_most=at_most)
 
 
-def _budget(d: int, k: int) -> Oracle:
+def _budget(d: int, k: int | None = None) -> Oracle:
     return _subset(d, k, True)
 
 

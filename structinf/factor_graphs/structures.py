@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InfeasibleError, InvalidInputError, UnsupportedError
 from ..oracle import Enumerable
 from ..parts import as_tuple
-from .group import Factor, check_values
+from ..solvers.graph_factors import Factor, check_values
 
 __all__ = ["MOST_STRUCTURES", "JointStructures", "components", "join"]
 
@@ -57,27 +57,44 @@ def components(factors: Sequence[Factor], variables: int) -> list[list[int]]:
     return list(found.values())
 
 
-def list_structures(factor: Factor) -> tuple[Tensor, ...]:
+def list_structures(factor: Factor, data: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """Return all structures of the ``factor``, as ``enumerate`` of its oracle lists them.
+
+    Parameters
+    ----------
+    factor : Factor
+        The factor.
+    data : mapping of str to (1, ...) Tensor
+        The instance data of the graph by keyword, for one instance.
 
     Raises
     ------
     UnsupportedError
         If the oracle lists no structures, or has too many.
     """
-    if not isinstance(factor.oracle, Enumerable):
+    oracle = factor.bind(data)
+    if not isinstance(oracle, Enumerable):
         raise UnsupportedError(f"{factor.name} lists no structures")
     shapes = (factor.variables.shape, *factor.additional)
     try:
-        listed = as_tuple(factor.oracle.enumerate(shapes if factor.additional else shapes[0]))
+        listed = as_tuple(oracle.enumerate(shapes if factor.additional else shapes[0]))
     except (InvalidInputError, UnsupportedError) as error:
         raise UnsupportedError(f"{factor.name} has too many structures: {error}") from None
     check_values(listed[0], factor.name)
     return listed
 
 
-def join(factors: Sequence[Factor], numbers: Sequence[int]) -> JointStructures:
+def join(factors: Sequence[Factor], numbers: Sequence[int], data: Mapping[str, Tensor]) -> JointStructures:
     """Return the joint structures of the factors with these ``numbers``, one component of the graph.
+
+    Parameters
+    ----------
+    factors : sequence of Factor
+        All factors of the graph.
+    numbers : sequence of int
+        The positions of the component's factors.
+    data : mapping of str to (1, ...) Tensor
+        The instance data of the graph by keyword, for one instance.
 
     Raises
     ------
@@ -92,12 +109,12 @@ def join(factors: Sequence[Factor], numbers: Sequence[int]) -> JointStructures:
         # A factor with known variables multiplies the structures least.
         seen = [int(np.isin(factors[k].variables.flatten().numpy(), joint.variables).sum()) for k in left]
         k = left.pop(int(np.argmax(seen)))
-        joint = _join_one(joint, factors[k], k)
+        joint = _join_one(joint, factors[k], k, data)
     return joint
 
 
-def _join_one(joint: JointStructures, factor: Factor, k: int) -> JointStructures:
-    listed = list_structures(factor)[0].flatten(1)
+def _join_one(joint: JointStructures, factor: Factor, k: int, data: Mapping[str, Tensor]) -> JointStructures:
+    listed = list_structures(factor, data)[0].flatten(1)
     values = torch.where(factor.negated.flatten(), 1 - listed, listed).cpu().numpy()
     variables, first, place = np.unique(factor.variables.flatten().numpy(), return_index=True, return_inverse=True)
     rows = np.flatnonzero((values == values[:, first][:, place]).all(1))  # copies of a variable agree

@@ -51,7 +51,7 @@ class LocalPolytopeRelaxation(RegularizedRelaxation):
         self, oracle: FactorGraph, theta: Parts, *, curvature: float, additional_parts: bool = False
     ) -> tuple[LocalPolytope, LocalPolytopeResult]:
         with torch.no_grad():
-            problem = LocalPolytope(oracle, map_parts(Tensor.detach, theta), additional_parts)
+            problem = LocalPolytope(oracle.grouped_factors, map_parts(Tensor.detach, theta), additional_parts)
             result = solve_local_polytope(
                 problem, curvature=curvature, tolerance=self.tolerance, max_iter=self.max_iter
             )

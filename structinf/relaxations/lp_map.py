@@ -10,14 +10,13 @@ from torch import Tensor
 from typing_extensions import Self
 
 from .. import autograd
-from ..errors import InfeasibleError
 from ..factor_graphs import FactorGraph
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import zero_omega
 from ..shapes import Float
 from ..solution import Solution
-from ..solvers.branch_and_bound import branch_and_bound
+from ..solvers.branch_and_bound import branch_and_bound, check_structures
 from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergence
 from ..solvers.local_polytope import LocalPolytopeResult
 from ..solvers.local_polytope_scores import LocalPolytope
@@ -124,16 +123,14 @@ class LPMAP(LocalPolytopeRelaxation):
         if self.node_limit and not bool(integral.all()):
             with torch.no_grad():
                 result, infeasible = branch_and_bound(
-                    graph,
+                    graph.grouped_factors,
                     map_parts(Tensor.detach, theta),
                     result,
                     tolerance=self.tolerance,
                     max_iter=self.max_iter,
                     node_limit=self.node_limit,
                 )
-            if bool(infeasible.any()):
-                rows = infeasible.nonzero()[:, 0].tolist()
-                raise InfeasibleError("no values of the variables satisfy all factors of the graph", rows[0], rows)
+            check_structures(infeasible)
             integral = _is_integral(problem.as_parts(result.mean, result.additional))
             if not bool(result.converged.all()):
                 index = int((~result.converged).nonzero()[0, 0])

@@ -14,16 +14,23 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..factor_graphs import FactorGraph
+from ..errors import ConvergenceWarning, InfeasibleError, SolverLimitError, warn_user
 from ..parts import Parts, as_tuple, map_parts
+from .graph_factors import GraphFactors
 from .local_polytope import LocalPolytopeResult, solve_local_polytope
 from .local_polytope_scores import LocalPolytope
 
-__all__ = ["branch_and_bound"]
+__all__ = ["OnLimit", "best_joint_structure", "branch_and_bound", "check_structures"]
+
+OnLimit = Literal["raise", "warn"]
+
+_ITERATIONS = 5000
+"""Maximal number of the solver's iterations for each linear program."""
 
 _ACCURACY = 1e-9
 """The tolerance of the linear programs, whose scores are larger by the rewards; smaller gaps are rounding errors."""
@@ -65,7 +72,7 @@ class _Node:
 
 
 def branch_and_bound(
-    graph: FactorGraph,
+    factors: GraphFactors,
     theta: Parts,
     root: LocalPolytopeResult,
     *,
@@ -77,8 +84,8 @@ def branch_and_bound(
 
     Parameters
     ----------
-    graph : FactorGraph
-        The graph.
+    factors : GraphFactors
+        The factors.
     theta : (B, *event) Tensor, or tuple of them
         The scores.
     root : LocalPolytopeResult
@@ -104,10 +111,75 @@ def branch_and_bound(
     Each round solves one batch: the two children of the node of the highest bound, for each instance that is not
     finished.
     """
-    search = _Search(graph, theta, root, tolerance)
+    search = _Search(factors, theta, root, tolerance)
     while work := search.next_children(node_limit):
         search.solve(work, max_iter)
     return search.result()
+
+
+def best_joint_structure(
+    factors: GraphFactors, theta: Parts, *, node_limit: int, on_limit: OnLimit, label: str
+) -> Parts:
+    """Return a structure of highest score of all ``factors``, in the form of θ (B, *event).
+
+    Parameters
+    ----------
+    factors : GraphFactors
+        The factors.
+    theta : (B, *event) Tensor, or tuple of them
+        The scores.
+    node_limit : int
+        As for :func:`branch_and_bound`.
+    on_limit : "raise" or "warn"
+        Whether a structure without a proof raises SolverLimitError, or gives a ConvergenceWarning.
+    label : str
+        The name of the graph in messages.
+
+    Raises
+    ------
+    InfeasibleError
+        If an instance has no structure of finite score.
+    SolverLimitError
+        If ``node_limit`` is too low to find a structure, or, with "raise", to prove it the best.
+    """
+    with torch.no_grad():
+        problem = LocalPolytope(factors, map_parts(Tensor.detach, theta), False)
+        root = solve_local_polytope(problem, curvature=0.0, tolerance=0.0, max_iter=_ITERATIONS)
+        best, infeasible = branch_and_bound(
+            factors, problem.form, root, tolerance=0.0, max_iter=_ITERATIONS, node_limit=node_limit
+        )
+        y = problem.as_parts(best.mean, best.additional)
+    check_structures(infeasible)
+    found = torch.stack([(t == t.round()).flatten(1).all(1) for t in as_tuple(y)]).all(0)
+    stopped = ~found if on_limit == "warn" else ~(found & best.converged)
+    if bool(stopped.any()):
+        rows = stopped.nonzero()[:, 0].tolist()
+        without = [row for row in rows if not found[row]]
+        what = f"with a structure whose score may be below the best by {float(best.gap[rows[0]]):.3g}"
+        raise SolverLimitError(
+            f"{label}: branch and bound stopped after {node_limit} nodes for batch index {(without or rows)[0]} "
+            f"{'without any structure' if without else what}; raise node_limit of FactorGraph"
+            f"{'' if without else ', or pass on_limit=' + chr(34) + 'warn' + chr(34) + ' to accept the structure'}",
+            (without or rows)[0],
+            without or rows,
+        )
+    if not bool(best.converged.all()):
+        index = int((~best.converged).nonzero()[0, 0])
+        warn_user(
+            f"{label}: branch and bound stopped after {node_limit} nodes; the score may be below the best by "
+            f"{float(best.gap[index]):.3g} at batch index {index}; raise node_limit of FactorGraph",
+            ConvergenceWarning,
+        )
+    return y
+
+
+def check_structures(infeasible: Tensor) -> None:
+    """Raise InfeasibleError for the instances that have no structure, by :func:`branch_and_bound`."""
+    if bool(infeasible.any()):
+        rows = infeasible.nonzero()[:, 0].tolist()
+        raise InfeasibleError(
+            "no values of the variables satisfy all factors of the graph with a finite score", rows[0], rows
+        )
 
 
 class _Search:
@@ -115,12 +187,12 @@ class _Search:
 
     Parameters
     ----------
-    graph, theta, root, tolerance
+    factors, theta, root, tolerance
         As for :func:`branch_and_bound`.
     """
 
-    def __init__(self, graph: FactorGraph, theta: Parts, root: LocalPolytopeResult, tolerance: float) -> None:
-        self.graph, self.theta = graph, theta
+    def __init__(self, factors: GraphFactors, theta: Parts, root: LocalPolytopeResult, tolerance: float) -> None:
+        self.factors, self.theta = factors, theta
         size = len(root.mean)
         finite = [t.double().masked_fill(t.isneginf(), 0).abs().flatten(1).expand(size, -1) for t in as_tuple(theta)]
         scores = torch.cat(finite, 1)
@@ -142,7 +214,7 @@ class _Search:
         # Of each instance: nodes by their bounds, the highest first, then the newest.
         self.count = itertools.count(step=-1)
         self.open: dict[int, list[tuple[float, int, _Node]]] = {}
-        for b in (~self.found).nonzero()[:, 0].tolist():
+        for b in (~self.found | (root.gap > self.slack)).nonzero()[:, 0].tolist():
             node = _Node(torch.zeros_like(root.mean[b]), 0.0, root.mean[b])
             self.open[b] = [(-float(root.value[b] + root.gap[b]), next(self.count), node)]
 
@@ -165,7 +237,8 @@ class _Search:
         rows = torch.tensor([b for b, *_ in work], device=best.mean.device)
         fixed = torch.stack([f for _, f, _ in work])
         reward = torch.tensor([r for *_, r in work], dtype=fixed.dtype, device=fixed.device)
-        problem = LocalPolytope(self.graph, map_parts(lambda t: t.expand(size, *t.shape[1:])[rows], self.theta), False)
+        theta = map_parts(lambda t: t.expand(size, *t.shape[1:])[rows], self.theta)
+        problem = LocalPolytope(self.factors[rows], theta, False)
         problem.theta = problem.theta + reward[:, None] * fixed
         result = solve_local_polytope(problem, curvature=0.0, tolerance=_ACCURACY, max_iter=max_iter)
         best.oracle_calls += result.oracle_calls

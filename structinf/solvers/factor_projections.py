@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import InfeasibleError, renumber_instances
-from ..factor_graphs import FactorGraph, FactorGroup
-from ..factor_graphs.group import check_values
 from ..oracle import Oracle, Projectable
 from ..parts import Parts, as_tuple, map_parts
 from .active_set import active_set
 from .argmax import checked_argmax
 from .direct_mean import describes_argmax
+from .graph_factors import GraphFactors, OracleGroup, check_values
 
 __all__ = ["FactorProjection", "FactorSupport", "GroupScores"]
 
@@ -33,6 +34,14 @@ class _Factors(Oracle):
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
+        self.bound = oracle.bound  # type: ignore[misc]
+
+    @property
+    def instance_ndim(self) -> Mapping[str, int]:  # type: ignore[override]
+        return self.oracle.instance_ndim
+
+    def __getitem__(self, rows: Any) -> _Factors:
+        return _Factors(self.oracle[rows])
 
     def label(self) -> str:
         return self.oracle.label()
@@ -91,9 +100,9 @@ class GroupScores:
 
     Parameters
     ----------
-    graph : FactorGraph
-        The graph, for messages.
-    group : FactorGroup
+    factors : GraphFactors
+        All factors, with the names for messages, and the instance data.
+    group : OracleGroup
         The group.
     index : (F, m) int64 Tensor
         The coordinate of each part that has one; the other parts are additional.
@@ -111,15 +120,15 @@ class GroupScores:
     """
 
     def __init__(
-        self, graph: FactorGraph, group: FactorGroup, index: Tensor, additional: Tensor, forbidden: Tensor
+        self, factors: GraphFactors, group: OracleGroup, index: Tensor, additional: Tensor, forbidden: Tensor
     ) -> None:
-        self.graph, self.group, self.index, self.additional = graph, group, index, additional
+        self.names, self.group, self.index, self.additional = factors.names, group, index, additional
         negated = torch.zeros(index.shape, dtype=torch.bool, device=index.device)
         negated[:, : group.negated.shape[1]] = group.negated.to(index.device)
         self.offset = negated.to(additional.dtype)
         self.sign = 1 - 2 * self.offset
         self.blocked = forbidden[:, index] & ~negated
-        self.oracle = group.oracle if additional.shape[2] == 0 else _Factors(group.oracle)
+        self.oracle = group.bind(factors.data)
 
     def __len__(self) -> int:
         return len(self.group)
@@ -128,12 +137,20 @@ class GroupScores:
         """Return the coordinates (..., F, m) of the factors' parts, or the reverse."""
         return self.sign * parts + self.offset
 
+    def oracle_of(self, rows: Tensor) -> Oracle:
+        """Return the oracle with the data of all factors of the instances ``rows`` (R,)."""
+        if not self.oracle.bound:
+            return self.oracle
+        return self.oracle[(rows[:, None] * len(self) + torch.arange(len(self), device=rows.device)).flatten()]
+
     def as_scores(self, rows: Tensor, parts: Tensor, factor: Tensor | float = 1.0) -> Parts:
         """Return scores of the oracle for ``rows``: scores of parts (R, F, m), and ``factor`` · additional."""
         parts, additional = parts.masked_fill(self.blocked[rows], -torch.inf), self.additional[rows]
         forbidden = additional.isneginf()
         scaled = (factor * additional.masked_fill(forbidden, 0)).masked_fill(forbidden, -torch.inf)
-        return self.group.as_parts(torch.cat([parts, scaled], 2).flatten(0, 1))
+        theta = self.group.as_parts(torch.cat([parts, scaled], 2).flatten(0, 1))
+        valid = self.oracle_of(rows).valid_parts(theta) if self.oracle.bound else None
+        return theta if valid is None else map_parts(lambda t, mask: torch.where(mask, t, 0.0), theta, valid)
 
     def maximise(self, rows: Tensor, multipliers: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
         """Return the best structures for scores ``multipliers`` (R, F, m) of coordinates and ``factor`` · additional.
@@ -147,34 +164,25 @@ class GroupScores:
         """
         theta = self.as_scores(rows, self.sign * multipliers, factor)
         with self.named(rows):
-            best = self.group.as_vectors(checked_argmax(self.oracle, theta))
+            best = self.group.as_vectors(checked_argmax(self.oracle_of(rows), theta))
         best = best.view(len(rows), len(self), -1)
         m = self.index.shape[1]
-        check_values(best[..., :m], self.graph.factor_name(self.group.numbers[0]))
+        check_values(best[..., :m], self.names[self.group.numbers[0]])
         return self.to_coordinates(best[..., :m]), best[..., m:]
 
-    def named(self, rows: Tensor) -> _named:
+    @contextlib.contextmanager
+    def named(self, rows: Tensor) -> Iterator[None]:
         """Return a context whose errors name the instance of the graph, and the factor."""
-        return _named(self, rows)
-
-
-class _named:
-    def __init__(self, scores: GroupScores, rows: Tensor) -> None:
-        self.scores, self.rows = scores, rows
-        self.context = renumber_instances(rows.repeat_interleave(len(scores)))
-
-    def __enter__(self) -> None:
-        self.context.__enter__()
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, InfeasibleError):
-            group, graph = self.scores.group, self.scores.graph
-            f = error.batch_index % len(group)
-            rows = sorted({int(self.rows[i // len(group)]) for i in error.batch_indices})
-            raise InfeasibleError(
-                f"{graph.factor_name(group.numbers[f])} has no structure of finite score", rows[0], rows
-            ) from None
-        self.context.__exit__(kind, error, traceback)
+        count, infeasible = len(self), None
+        with renumber_instances(rows.repeat_interleave(count)):
+            try:
+                yield
+            except InfeasibleError as error:
+                infeasible = error
+        if infeasible is not None:
+            name = self.names[self.group.numbers[infeasible.batch_index % count]]
+            instances = sorted({int(rows[i // count]) for i in infeasible.batch_indices})
+            raise InfeasibleError(f"{name} has no structure of finite score", instances[0], instances) from None
 
 
 class FactorProjection:
@@ -189,8 +197,8 @@ class FactorProjection:
     """
 
     def __init__(self, scores: GroupScores, rows: Tensor) -> None:
-        self.scores, self.rows = scores, rows
-        oracle = scores.group.oracle
+        self.scores, self.rows, self.oracle = scores, rows, scores.oracle_of(rows)
+        oracle = scores.oracle
         self.has_closed_form = (
             isinstance(oracle, Projectable)
             and scores.additional.shape[2] == 0
@@ -217,17 +225,16 @@ class FactorProjection:
         self._target = theta
         if self.has_closed_form:
             with scores.named(self.rows):
-                mean = scores.group.oracle.project(theta)  # type: ignore[attr-defined]
+                mean = self.oracle.project(theta)  # type: ignore[attr-defined]
             return scores.to_coordinates(scores.group.as_vectors(mean).view_as(target))
         mean = scores.group.as_vectors(self._run(theta).mean)[:, : target.shape[2]]
         return scores.to_coordinates(mean.view_as(target))
 
     def _run(self, theta: Parts) -> Any:
-        readout = isinstance(self.scores.oracle, _Factors)
+        readout = self.scores.additional.shape[2] > 0
+        oracle = _Factors(self.oracle) if readout else self.oracle
         with self.scores.named(self.rows):
-            result = active_set(
-                self.scores.oracle, theta, readout=readout, max_iter=_MOST_VERTICES, warm_start=self._structures
-            )
+            result = active_set(oracle, theta, readout=readout, max_iter=_MOST_VERTICES, warm_start=self._structures)
         self.oracle_calls += result.oracle_calls
         self._result, self._structures = result, result.support()
         return result
@@ -251,3 +258,4 @@ class FactorProjection:
             flat = (keep[:, None] * count + torch.arange(count, device=keep.device)).flatten()
             self._structures = map_parts(lambda t: t[:, flat], self._structures)
         self.rows = self.rows[keep]
+        self.oracle = self.scores.oracle_of(self.rows)

@@ -146,7 +146,25 @@ def solve_local_polytope(
     factor = problem.raise_scores()
     result = _ADMM(problem, curvature, tolerance, max_iter).run()
     result.value, result.gap = result.value / factor, result.gap / factor
+    _choose_structures(problem, result)
     return result
+
+
+def _choose_structures(problem: LocalPolytope, result: LocalPolytopeResult) -> None:
+    """Make the additional parts of a solution a structure if its coordinates have no fractions.
+
+    If several structures of a factor have the variables of the solution, the solver may return their mean. All are
+    solutions, since they are in the support of an optimal solution.
+    """
+    integral = (result.mean == result.mean.round()).all(1)
+    for rows, supports in result.supports:
+        for g, additional, s in zip(problem.groups, result.additional, supports, strict=True):
+            if not additional.shape[2]:
+                continue
+            agrees = (s.weights > 0) & (s.parts == result.mean[rows][:, g.index][:, :, None]).all(3)
+            best = (agrees * s.weights).argmax(2)[..., None, None].expand(-1, -1, 1, additional.shape[2])
+            chosen = integral[rows, None, None] & agrees.any(2)[..., None]
+            additional[rows] = torch.where(chosen, s.additional.gather(2, best)[:, :, 0], additional[rows])
 
 
 class _ADMM:
@@ -351,7 +369,7 @@ class _ADMM:
                 far = (c - self.point[:, g.index])[b].abs().amax(1)
                 apart.update(zip(g.group.numbers, far.tolist(), strict=True))
             worst = sorted(k for k, far in apart.items() if far >= 0.5 * max(apart.values()))
-            names = " and ".join(problem.graph.factor_name(k).rstrip(",") for k in worst[:3])
+            names = " and ".join(problem.factors.names[k].rstrip(",") for k in worst[:3])
             rows = self.rows[empty].tolist()
             raise InfeasibleError(
                 f"the factors of the graph contradict each other, most of all {names}; no values satisfy all factors",

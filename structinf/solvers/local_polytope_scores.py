@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..factor_graphs import FactorGraph
 from ..parts import Parts, as_tuple, batch_size
 from .factor_projections import GroupScores
+from .graph_factors import GraphFactors
 
 __all__ = ["LocalPolytope"]
 
@@ -19,8 +19,8 @@ class LocalPolytope:
 
     Parameters
     ----------
-    graph : FactorGraph
-        The graph.
+    factors : GraphFactors
+        The factors.
     theta : (B | 1, *event) Tensor, or tuple of them
         The scores.
     additional_parts : bool
@@ -38,8 +38,8 @@ class LocalPolytope:
         The factors.
     """
 
-    def __init__(self, graph: FactorGraph, theta: Parts, additional_parts: bool) -> None:
-        self.graph, self.form, self.additional_parts = graph, theta, additional_parts
+    def __init__(self, factors: GraphFactors, theta: Parts, additional_parts: bool) -> None:
+        self.factors, self.form, self.additional_parts = factors, theta, additional_parts
         tensors, size = as_tuple(theta), batch_size(theta)
         self.dtype = tensors[0].dtype
         chosen = tensors if additional_parts else tensors[:1]
@@ -51,13 +51,13 @@ class LocalPolytope:
             starts.append(starts[-1] + math.prod(t.shape[1:]))
         device = scores.device
         self.groups = []
-        for group in graph.groups:
+        for group in factors.groups:
             index, additional = group.variables.to(device), group.additional_scores(theta, size).double()
             count = len(group.shapes) - 1
             if additional_parts and count:
                 own = [torch.arange(starts[k], starts[k + count], device=device) for k in group.first]
                 index, additional = torch.cat([index, torch.stack(own)], 1), additional[..., :0]
-            self.groups.append(GroupScores(graph, group, index, additional, self.forbidden))
+            self.groups.append(GroupScores(factors, group, index, additional, self.forbidden))
         none = torch.zeros(0, dtype=torch.int64, device=device)
         flat = torch.cat([none, *(g.index.flatten() for g in self.groups)])
         self.degree = torch.bincount(flat, minlength=scores.shape[1]).double()

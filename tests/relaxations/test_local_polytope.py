@@ -350,6 +350,12 @@ def test_factor_without_a_finite_structure_is_named(relaxation: str) -> None:
     theta[1, :, 2] = -math.inf
     with pytest.raises(si.InfeasibleError, match=r"factor 6, xor.*no structure of finite score.*batch index 1"):
         si.relax(theta, rows_and_columns(4), relaxation)
+    scores = torch.zeros(3, 8, 8, dtype=DOUBLE)
+    scores[2] = normal(8, 8)
+    with pytest.warns(
+        si.ConvergenceWarning, match="the worst at batch index 2"
+    ):  # the error renumbers no later warning
+        si.relax(scores, rows_and_columns(8), relaxation, max_iter=1)
 
 
 def test_other_oracles_are_refused() -> None:

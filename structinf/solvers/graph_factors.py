@@ -1,10 +1,10 @@
-"""The factors of a graph that share an oracle, as one batch of instances of the oracle."""
+"""The factors of a factor graph, in groups that share an oracle: a group is one batch of instances of the oracle."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple
 
-__all__ = ["Factor", "FactorGroup", "check_values"]
+__all__ = ["Factor", "GraphFactors", "OracleGroup", "check_values"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,8 @@ class Factor:
         The position of the factor's first additional tensor in the scores of the graph.
     name : str
         The name in messages.
+    data : mapping of str to str
+        The keyword in calls of the graph, for the name of each instance data that the oracle receives.
     """
 
     oracle: Oracle
@@ -42,13 +44,42 @@ class Factor:
     additional: tuple[torch.Size, ...]
     first: int
     name: str
+    data: Mapping[str, str]
 
     def shares_oracle(self, other: Factor) -> bool:
-        """Return whether both factors have the same oracle, on scores of the same shapes."""
-        same_shapes = (self.variables.shape, self.additional) == (other.variables.shape, other.additional)
-        if not same_shapes or type(self.oracle) is not type(other.oracle):
+        """Return whether both factors have the same oracle with the same data, on scores of the same shapes."""
+        own, others = ((f.variables.shape, f.additional, f.data) for f in (self, other))
+        if own != others or type(self.oracle) is not type(other.oracle):
             return False
         return self.oracle is other.oracle or _are_equal(self.oracle, other.oracle)
+
+    def bind(self, data: Mapping[str, Tensor]) -> Oracle:
+        """Return the oracle with its instance data among ``data``, the data (B, ...) of the graph by keyword."""
+        own = {name: data[keyword] for name, keyword in self.data.items() if keyword in data}
+        return self.oracle.bind(**own) if own else self.oracle
+
+
+@dataclass(frozen=True, eq=False)
+class GraphFactors:
+    """The factors of a graph, or of a part of a graph, as solvers see them.
+
+    Attributes
+    ----------
+    groups : list of OracleGroup
+        The factors by oracle.
+    names : tuple of str
+        The name of each factor in messages.
+    data : mapping of str to (B, ...) Tensor
+        The instance data of the graph by keyword.
+    """
+
+    groups: list[OracleGroup]
+    names: tuple[str, ...]
+    data: Mapping[str, Tensor]
+
+    def __getitem__(self, rows: Tensor) -> GraphFactors:
+        """Return the factors with the data of the instances ``rows``."""
+        return replace(self, data={keyword: t[rows] for keyword, t in self.data.items()})
 
 
 def check_values(values: Tensor, name: str) -> None:
@@ -68,15 +99,8 @@ def check_values(values: Tensor, name: str) -> None:
         )
 
 
-def _are_equal(oracle: Oracle, other: Oracle) -> bool:
-    try:
-        return bool(oracle == other)
-    except (TypeError, ValueError, RuntimeError):  # options that are arrays
-        return False
-
-
 @dataclass(frozen=True, eq=False)
-class FactorGroup:
+class OracleGroup:
     """F factors with the same oracle on scores of the same shapes.
 
     A batch of R instances of the graph has R · F instances of the oracle, those of the first instance first. The
@@ -97,6 +121,8 @@ class FactorGroup:
         The event shape of each tensor of the oracle.
     first : tuple of int
         The position of each factor's first additional tensor in the scores of the graph.
+    data : mapping of str to str
+        As for :class:`Factor`.
     """
 
     oracle: Oracle
@@ -105,9 +131,10 @@ class FactorGroup:
     negated: Tensor
     shapes: tuple[torch.Size, ...]
     first: tuple[int, ...]
+    data: Mapping[str, str]
 
     @classmethod
-    def of(cls, factors: Sequence[Factor]) -> list[FactorGroup]:
+    def of(cls, factors: Sequence[Factor]) -> list[OracleGroup]:
         """Return the groups of ``factors``."""
         groups: list[list[int]] = []
         for k, factor in enumerate(factors):
@@ -116,7 +143,7 @@ class FactorGroup:
         return [cls._of([factors[k] for k in group], tuple(group)) for group in groups]
 
     @classmethod
-    def _of(cls, factors: Sequence[Factor], numbers: tuple[int, ...]) -> FactorGroup:
+    def _of(cls, factors: Sequence[Factor], numbers: tuple[int, ...]) -> OracleGroup:
         head = factors[0]
         return cls(
             oracle=head.oracle,
@@ -125,7 +152,23 @@ class FactorGroup:
             negated=torch.stack([factor.negated.flatten() for factor in factors]),
             shapes=(head.variables.shape, *head.additional),
             first=tuple(factor.first for factor in factors),
+            data=head.data,
         )
+
+    def bind(self, data: Mapping[str, Tensor]) -> Oracle:
+        """Return the oracle for a batch of B · F rows, the factors of the first instance first.
+
+        Parameters
+        ----------
+        data : mapping of str to (B, ...) Tensor
+            The instance data of the graph by keyword.
+        """
+        own = {
+            name: data[keyword].repeat_interleave(len(self), 0)
+            for name, keyword in self.data.items()
+            if keyword in data
+        }
+        return self.oracle.bind(**own) if own else self.oracle
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -153,3 +196,10 @@ class FactorGroup:
         tensors = as_tuple(parts)
         batch = tensors[0].shape[: tensors[0].ndim - len(self.shapes[0])]
         return torch.cat([t.reshape(*batch, math.prod(s)) for t, s in zip(tensors, self.shapes, strict=True)], -1)
+
+
+def _are_equal(oracle: Oracle, other: Oracle) -> bool:
+    try:
+        return bool(oracle == other)
+    except (TypeError, ValueError, RuntimeError):  # options that are arrays
+        return False

@@ -1,0 +1,120 @@
+"""The arguments of FactorGraph: variables, negation, shapes, and instance data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..kernels.arrays import as_tensor
+from ..parts import Parts
+from ..solvers.graph_factors import Factor
+
+__all__ = [
+    "FORM_HINT",
+    "additional_shapes",
+    "data_keywords",
+    "flat_indices",
+    "is_size",
+    "join_dimensions",
+    "negation_flags",
+    "summarize_variables",
+    "zero_scores",
+]
+
+FORM_HINT = (
+    "pass the variables in the shape of the first tensor of scores of one instance, and the shapes of the other "
+    "tensors as additional=[...]"
+)
+"""What to do if an oracle does not accept the variables or the additional tensors of a factor."""
+
+
+def flat_indices(variables: Any, shape: torch.Size) -> Tensor:
+    """Return ``variables`` as flat indices, int64 on the CPU."""
+    count = math.prod(shape)
+    try:
+        given = as_tensor(variables).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"variables must be a tensor of integers, got {variables!r}") from error
+    if given.dtype is torch.bool:
+        if given.shape != shape:
+            raise InvalidInputError(
+                f"variables: a bool tensor must have the shape {tuple(shape)} of the graph, got {tuple(given.shape)}"
+            )
+        given = given.flatten().nonzero()[:, 0]
+    if given.is_floating_point() or given.is_complex() or given.numel() == 0:
+        raise InvalidInputError(
+            f"variables must be flat indices of at least one variable, integers from 0 to {count - 1}, got "
+            f"{'none' if given.numel() == 0 else f'a tensor of {given.dtype}'}; graph.variables holds the indices"
+        )
+    index = given.long().clone()
+    if bool(((index < 0) | (index >= count)).any()):
+        wrong = int(index[(index < 0) | (index >= count)][0])
+        raise InvalidInputError(f"variables must be flat indices from 0 to {count - 1}, got {wrong}")
+    return index
+
+
+def zero_scores(factor: Factor, size: int, device: torch.device | str = "cpu") -> Parts:
+    """Return scores of 0 of the factor's oracle, for a batch of ``size``."""
+    shapes = factor.variables.shape, *factor.additional
+    zeros = [torch.zeros((), dtype=torch.float64, device=device).expand(size, *shape) for shape in shapes]
+    return tuple(zeros) if factor.additional else zeros[0]
+
+
+def data_keywords(instance_data: Any) -> dict[str, str]:
+    """Return the keyword of each of the oracle's instance data."""
+    is_list = isinstance(instance_data, Sequence) and not isinstance(instance_data, str)
+    given = {name: name for name in instance_data} if is_list else instance_data
+    if not isinstance(given, Mapping) or not all(isinstance(k, str) and k.isidentifier() for k in given.values()):
+        raise InvalidInputError(
+            'instance_data must be a list of names, such as ["lengths"], or a mapping of names to keywords of calls, '
+            f'such as {{"lengths": "sizes"}}, got {instance_data!r}'
+        )
+    return dict(given)
+
+
+def is_size(n: Any) -> bool:
+    """Return whether ``n`` is a positive integer."""
+    return isinstance(n, int | np.integer) and not isinstance(n, bool) and int(n) > 0
+
+
+def negation_flags(negated: Any, index: Tensor) -> Tensor:
+    """Return ``negated`` as a bool tensor of the shape of ``index``, on the CPU."""
+    try:
+        flags = as_tensor(negated).detach().cpu()
+        if flags.dtype is not torch.bool:
+            raise TypeError
+        return flags.broadcast_to(index.shape).clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidInputError(
+            f"negated must be a bool, or a bool tensor that broadcasts to the shape {tuple(index.shape)} of variables, "
+            f"got {negated!r}"
+        ) from None
+
+
+def additional_shapes(additional: Sequence[Sequence[int]] | None) -> tuple[torch.Size, ...]:
+    """Return the shapes ``additional`` of tensors; InvalidInputError for other values."""
+    try:
+        given = [tuple(shape) for shape in additional or ()]
+        if all(all(map(is_size, shape)) for shape in given):
+            return tuple(map(torch.Size, given))
+    except TypeError:
+        pass
+    raise InvalidInputError(f"additional must be a list of shapes, such as [(3, 3)], got {additional!r}")
+
+
+def summarize_variables(index: Tensor, shape: torch.Size) -> str:
+    """Return the first and the last of the variables, for messages."""
+    places = [tuple(int(i) for i in np.unravel_index(int(v), shape)) for v in index.flatten()[[0, -1]]]
+    first, last = (p[0] if len(p) == 1 else p for p in places)
+    return f"{first}" if index.numel() == 1 else f"{first} to {last}"
+
+
+def join_dimensions(ndims: Iterable[int]) -> str:
+    """Return "2" for one tensor, and "2 and 2" for two."""
+    return " and ".join(map(str, ndims))

@@ -1,0 +1,163 @@
+"""The argmax of a FactorGraph by an integer program and by branch and bound, against the list of structures."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import structinf as si
+
+DOUBLE = torch.float64
+SOLVERS = ("milp", "branch_and_bound")
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
+
+
+def pairs(solver: str, **options) -> si.FactorGraph:
+    """Return six variables of which all pairs have scores, whose linear program has fractions."""
+    graph = si.FactorGraph(6, solver=solver, **options)
+    for pair in itertools.combinations(range(6), 2):
+        graph.add("pair", pair)
+    return graph
+
+
+def logic(solver: str) -> si.FactorGraph:
+    graph = si.FactorGraph(8, solver=solver)
+    graph.add("xor", [0, 1, 2], negated=[True, False, False])
+    graph.add("or", [2, 3, 4])
+    graph.add("or_out", [4, 5, 0], negated=[False, True, False])
+    graph.add("and_out", [1, 5, 3])
+    graph.add("imply", [0, 3, 4])
+    graph.add("budget", [0, 1, 2, 3, 4, 5, 5], k=4)
+    graph.add("table", [5, 0, 2], negated=[False, True, False])
+    return graph
+
+
+def tagger(solver: str) -> si.FactorGraph:
+    """Return tags of four tokens with a shared transition, and a budget of two tokens with tag 2."""
+    graph = si.FactorGraph((4, 3), solver=solver)
+    graph.add("chain", graph.variables, additional=[(3, 3)])
+    graph.add("budget", graph.variables[:, 2], k=2)
+    return graph
+
+
+def parser(solver: str) -> si.FactorGraph:
+    """Return trees of four words with at most two children of each word."""
+    graph = si.FactorGraph((5, 5), solver=solver)
+    graph.add("arborescence", graph.variables, single_root=True)
+    for head in range(1, 5):
+        graph.add("budget", graph.variables[head, 1:], k=1)
+    return graph
+
+
+def matching(solver: str) -> si.FactorGraph:
+    """Return matchings of three rows with four columns, one of two pairs of cells, and a ranking of no others."""
+    graph = si.FactorGraph((3, 4), solver=solver)
+    graph.add("assignment", graph.variables)
+    graph.add("budget", graph.variables[:, 0], k=0)
+    return graph
+
+
+GRAPHS = {"pairs": pairs, "logic": logic, "tagger": tagger, "parser": parser, "matching": matching}
+
+
+def scores(graph: si.FactorGraph, batch: int, seed: int = 0):
+    drawn = tuple(normal(batch, *shape, seed=seed + k) for k, shape in enumerate(graph.event_shapes()))
+    return drawn if len(drawn) > 1 else drawn[0]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_argmax_is_that_of_the_list(name: str, solver: str) -> None:
+    graph, listed = GRAPHS[name](solver), GRAPHS[name]("list")
+    theta = scores(graph, 6)
+    first = theta[0] if isinstance(theta, tuple) else theta
+    first[1].flatten()[3] = -torch.inf
+    y, best = graph.argmax(theta), listed.argmax(theta)
+    for found, wanted in zip(*(t if isinstance(t, tuple) else (t,) for t in (y, best)), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_ties_give_a_structure(solver: str) -> None:
+    graph = GRAPHS["tagger"](solver)
+    y = graph.argmax(tuple(torch.zeros(2, *shape) for shape in graph.event_shapes()))
+    assert torch.equal(y[1].sum((1, 2)), torch.full((2,), 3.0))
+    assert torch.equal(y[0].sum(2), torch.ones(2, 4))
+    assert bool((y[0][..., 2].sum(1) <= 2).all())
+    assert torch.equal(graph.encode(graph.decode(y), y)[1], y[1])
+
+
+def test_all_relaxations_of_an_argmax_take_an_integer_program() -> None:
+    graph, listed = pairs("milp"), pairs("list")
+    theta = tuple(t.requires_grad_() for t in scores(graph, 2))
+    for relaxation in ("map", "sparsemap", "perturbed"):
+        means = []
+        for each in (graph, listed):
+            torch.manual_seed(0)
+            options = {"penalty": "readout"} if relaxation == "sparsemap" else {}
+            means.append(si.relax(theta, each, relaxation, **options)[0])
+        torch.testing.assert_close(*means, atol=1e-6, rtol=0)
+    gold = torch.tensor([[1, 0, 1, 0, 1, 0]] * 2)
+    losses = [si.FenchelYoungLoss(each, "map", cost="hamming")(theta, gold) for each in (graph, listed)]
+    torch.testing.assert_close(*losses)
+    gradients = [torch.autograd.grad(loss, theta) for loss in losses]
+    torch.testing.assert_close(*gradients)
+
+
+def test_programs_take_graphs_beyond_the_list() -> None:
+    theta = normal(3, 12, 12)
+    graph = si.FactorGraph((12, 12), solver="milp")
+    for line in (*graph.variables, *graph.variables.T):
+        graph.add("xor", line)
+    assert torch.equal(si.relax(theta, graph, "map"), si.relax(theta, "assignment", "map"))
+    with pytest.raises(si.UnsupportedError, match='build the graph with solver="milp"'):
+        si.relax(theta, graph, "marginals")
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_graphs_without_a_structure(solver: str) -> None:
+    graph = si.FactorGraph(3, solver=solver)
+    for pair in ([0, 1], [1, 2], [2, 0]):
+        graph.add("or", pair)
+    theta = torch.ones(3, 3)
+    theta[1, :2] = -torch.inf
+    with pytest.raises(si.InfeasibleError, match="batch index 1") as caught:
+        si.relax(theta, graph, "map")
+    assert caught.value.batch_indices == (1,)
+    solution = si.infer(theta, graph, "map", on_infeasible="zero")
+    assert solution.mean.tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
+    assert graph.argmax(theta[:0]).shape == (0, 3)
+
+
+def test_limits_of_solvers() -> None:
+    graph = pairs("branch_and_bound", node_limit=1)
+    theta = scores(graph, 6)
+    with pytest.raises(
+        si.SolverLimitError, match=r"stopped after 1 nodes for batch index 3.*raise node_limit"
+    ) as caught:
+        si.relax(theta, graph, "map")
+    assert caught.value.batch_indices == (3,)
+    with pytest.warns(si.ConvergenceWarning, match=r"may be below the best by 0\.\d+ at batch index 3"):
+        y = si.relax(theta, pairs("branch_and_bound", node_limit=1, on_limit="warn"), "map")
+    assert bool((y[0] == y[0].round()).all())
+    with pytest.raises(si.SolverLimitError, match="raise time_limit"):
+        si.relax(theta, pairs("milp", time_limit=1e-6), "map")
+
+
+@pytest.mark.parametrize("options", [{"solver": "ilp"}, {"node_limit": 0}, {"time_limit": 0.0}, {"on_limit": "ignore"}])
+def test_wrong_options(options: dict) -> None:
+    with pytest.raises(si.InvalidInputError, match=next(iter(options))):
+        si.FactorGraph(3, **options)
+
+
+def test_factors_without_linear_constraints_are_named() -> None:
+    graph = si.FactorGraph((12, 12), solver="milp")
+    graph.add("matching", graph.variables)
+    graph.add("budget", graph.variables[0], k=1)
+    with pytest.raises(si.UnsupportedError, match=r"cannot use factor 0, matching .* states no linear constraints"):
+        si.relax(torch.zeros(12, 12), graph, "map")
