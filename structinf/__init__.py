@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from .functional.token_mask import TokenMask
     from .functional.unbalanced_sinkhorn import unbalanced_sinkhorn
     from .layers import Layer
+    from .linear_constraints import LinearConstraints, LinearlyConstrained
     from .losses import (
         ConeLoss,
         ContrastiveLoss,
@@ -156,6 +157,8 @@ __all__ = [
     "KBest",
     "Latent",
     "Layer",
+    "LinearConstraints",
+    "LinearlyConstrained",
     "ModelOracle",
     "Negentropy",
     "Oracle",
@@ -303,6 +306,7 @@ _NAMES_BY_MODULE = {
         "ConeLoss ContrastiveLoss FenchelYoungLoss ImitationLoss PerturbationGradientLoss RankingLoss RelaxedLoss "
         "SPOPlusLoss"
     ),
+    ".linear_constraints": "LinearConstraints LinearlyConstrained",
     ".lower_bound": "elbo",
     ".metrics": "optimality_gap regret relative_regret unambiguous_regret",
     ".oracle": "EntropyProjectable Enumerable Factorized GibbsOracle KBest Oracle Projectable Samplable "

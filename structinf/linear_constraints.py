@@ -23,6 +23,15 @@ class LinearConstraints(NamedTuple):
         The bounds of the rows.
     has_integers : bool
         Whether z must be integers.
+
+    Examples
+    --------
+    At most one of three parts:
+
+    >>> import structinf as si
+    >>> rows = si.LinearConstraints.of(([0, 0, 0], [0, 1, 2], [1, 1, 1]), 3, [0], [1])
+    >>> rows.matrix.toarray(), rows.upper
+    (array([[1., 1., 1.]]), array([1.]))
     """
 
     matrix: Any

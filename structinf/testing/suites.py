@@ -14,6 +14,7 @@ from ..relaxation import Relaxation
 from . import (
     derivative_checks,
     input_checks,
+    linear_checks,
     method_checks,
     relaxation_checks,
     sampling_checks,
@@ -41,6 +42,7 @@ def list_oracle_checks() -> list[Check]:
         *derivative_checks.ORACLE_CHECKS,
         *sampling_checks.ORACLE_CHECKS,
         *transport_checks.ORACLE_CHECKS,
+        *linear_checks.ORACLE_CHECKS,
         *input_checks.ORACLE_CHECKS,
     ]
 

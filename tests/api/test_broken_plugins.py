@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structinf import InfeasibleError, Oracle, Parts
+from structinf import InfeasibleError, LinearConstraints, LinearlyConstrained, Oracle, Parts
 from structinf.parts import as_tuple, map_parts
 from structinf.relaxations.map import MAP
 from structinf.relaxations.marginals import Marginals
@@ -43,6 +43,14 @@ def variant(base: type, *options: Any, **overrides: Any) -> Any:
 # ----------------------------------------------------------------------------- broken oracles
 
 GENERATOR = torch.Generator().manual_seed(0)
+
+
+class AtMostOneOfCube(Cube, LinearlyConstrained):
+    """Any subset of the parts, with the constraint of at most one part."""
+
+    def linear_constraints(self, event_shape: Any) -> LinearConstraints:
+        d = event_shape[0]
+        return LinearConstraints.of(([0] * d, range(d), [1] * d), d, [0], [1])
 
 
 def _mixture(self: Any, theta: Tensor) -> Tensor:
@@ -242,6 +250,7 @@ BROKEN: list[tuple[str, Any]] = [
     ("frequencies", variant(Explicit, sample=_uniform)),
     ("samples", variant(Explicit, sample=_mean_sample)),
     ("randomness", variant(Explicit, sample=_stuck_generator)),
+    ("linear_constraints", AtMostOneOfCube()),
     ("padding", variant(Walk, valid_parts=lambda self, theta: None)),
     ("lengths", variant(Walk, validate=lambda self, theta: None)),
 ]
