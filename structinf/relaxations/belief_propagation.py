@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, SolverLimitError
 from ..oracle import Oracle
 from ..regularizers import check_temperature
 from ..solvers.belief_propagation import BeliefPropagation as MessagePassing
@@ -63,7 +64,9 @@ class BeliefPropagation(VariationalRelaxation):
     max_iter : int
         Maximal number of computations of each message.
     on_failure : "warn", "raise" or "ignore"
-        The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing.
+        The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing. If
+        entries of −inf leave max-product no structure of finite score, "warn" and "raise" raise SolverLimitError.
+        "ignore" returns a structure with the value −inf, and ``converged`` is False.
 
     References
     ----------
@@ -158,7 +161,19 @@ class BeliefPropagation(VariationalRelaxation):
                 f"raise max_iter, damping (now {self.damping}) or the temperature (now {self.temperature:g}), or use "
                 'weights="spanning_tree"',
             ),
+            report_failed=lambda failed: self._report_failed(label, failed),
         )
+
+    def _report_failed(self, label: str, failed: Tensor) -> None:
+        """Raise SolverLimitError for instances whose structure of max-product has score −inf, unless to be ignored."""
+        if self.on_failure != "ignore":
+            rows = failed.nonzero()[:, 0].tolist()
+            raise SolverLimitError(
+                f"{label}: the messages lead to no structure of finite score, although one may exist; use "
+                'kind="sum_product", or an exact relaxation such as map',
+                rows[0],
+                rows,
+            )
 
     def exact(self) -> BeliefPropagation:
         return dataclasses.replace(self, tolerance=0.0)

@@ -74,6 +74,8 @@ class BeliefPropagation:
         As in :func:`structinf.solvers.fixed_point.find_fixed_point`.
     report : callable
         Receives the status of the solution once.
+    report_failed : callable
+        Called with which instances have no structure of finite score by max-product, (B,) bool.
     """
 
     layout: Layout
@@ -85,6 +87,7 @@ class BeliefPropagation:
     max_iter: int
     damping: float | None
     report: Callable[[FixedPoint], None]
+    report_failed: Callable[[Tensor], None]
     _found: _Found | None = field(default=None, repr=False)
     _structure: tuple[Tensor, ...] | None = field(default=None, repr=False)
 
@@ -118,9 +121,11 @@ class BeliefPropagation:
         found = self._solve(theta)
         if self.kind == "max_product":
             if self._structure is None:
-                self._structure = found.model.ungroup(
-                    decode(found.model, found.messages, found.sums, self._rhos(found.model.device))
-                )
+                tables, failed = decode(found.model, found.messages, found.sums, self._rhos(found.model.device))
+                self._structure = found.model.ungroup(tables)
+                if bool(failed.any()):
+                    found.status.converged.logical_and_(~failed)
+                    self.report_failed(failed)
             return self._structure
         return found.model.ungroup(self._beliefs(found))
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import SolverLimitError
 from .factor_groups import FactorTables, Layout, along, reduce_to
 
 __all__ = ["decode"]
@@ -19,8 +18,11 @@ def decode(
     messages: Sequence[Sequence[Tensor]],
     sums: dict[int, Tensor],
     rhos: Sequence[Tensor],
-) -> list[Tensor]:
-    """Return the tables of a structure: each variable takes its best value given the values of variables before it.
+) -> tuple[list[Tensor], Tensor]:
+    """Return the tables of a structure, and which instances have none of finite score, (B,) bool.
+
+    Each variable takes its best value given the values of variables before it. If all its values have score −inf, it
+    takes the best value of its own messages, and the structure has score −inf.
 
     On a tree of converged messages, the structure has the highest score, also on ties: its variables are in
     breadth-first order, so that the messages hold the best score of everything beyond a variable.
@@ -35,11 +37,6 @@ def decode(
         M_i of each variable.
     rhos : sequence of (F,) Tensor
         ρ_k of each group with several variables.
-
-    Raises
-    ------
-    SolverLimitError
-        If a variable has no value of finite score given the values of the variables before.
     """
     layout = model.layout
     uses: list[list[tuple[int, int, int]]] = [[] for _ in layout.cardinalities]
@@ -53,7 +50,7 @@ def decode(
         for (_, group, _, index), sent in zip(model.joint(), messages, strict=True)
     ]
     tables = [t for _, _, t, _ in model.joint()]
-    chosen = model.zeros()
+    chosen, failed = model.zeros(), torch.zeros(model.size, dtype=torch.bool, device=model.device)
     for v in _breadth_first(layout):
         c, place = layout.cardinalities[v], layout.places[v]
         score = model.base[c][:, :, place]
@@ -63,14 +60,9 @@ def decode(
             for t in reduce_to(s, arity):
                 entries = entries + along(received[j][t][..., f : f + 1], t, arity)
             score = score + rhos[j][f] * entries.amax(reduce_to(s, arity))[..., 0]
-        stuck = torch.isneginf(score.amax(0))
-        if bool(stuck.any()):
-            raise SolverLimitError(
-                f"{model.label}: the messages lead to no structure of finite score, although one may exist; use "
-                'kind="sum_product", or an exact relaxation such as map',
-                int(stuck.nonzero()[0, 0]),
-            )
-        best = score.argmax(0)
+        stuck = ~(score.amax(0) > -torch.inf)  # also NaN, of messages that grow without end
+        failed |= stuck
+        best = torch.where(stuck, sums[c][:, :, place].nan_to_num(nan=-torch.inf), score).argmax(0)
         chosen[c][:, :, place] = torch.nn.functional.one_hot(best, c).T.double()
         outside = chosen[c][:, :, place] == 0
         for j, s, f in uses[v]:
@@ -82,7 +74,7 @@ def decode(
         for s, (c, i) in enumerate(zip(group.shape, index, strict=True)):
             table = table * along(chosen[c][:, :, i], s, arity)
         found.append(table)
-    return found
+    return found, failed
 
 
 def _breadth_first(layout: Layout) -> list[int]:

@@ -466,3 +466,22 @@ def test_weights_that_do_not_fit_the_model() -> None:
 def test_an_oracle_without_factors_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"chain lacks the ability Factorized, the method factorization\(\)"):
         si.Layer("chain", "mean_field")
+
+
+def test_max_product_without_a_finite_structure_returns_a_record() -> None:
+    edges = [(0, 1), (1, 2), (2, 0)]
+    field = si.get_oracle("markov_field", cardinalities=(3, 3, 3), factors=[(0,), *edges])
+    # The third value agrees with itself alone, and the others differ on all edges: messages prefer the latter.
+    table = torch.tensor([[-torch.inf, 1.0, -torch.inf], [1.0, -torch.inf, -torch.inf], [-torch.inf, -torch.inf, 0.0]])
+    theta = torch.zeros(2, 3), *[torch.stack([table, torch.zeros(3, 3)])] * 3
+    assert si.infer(theta, field, "map").value.tolist() == [0, 0]
+    with (
+        pytest.warns(ConvergenceWarning, match="batch index 0"),
+        pytest.raises(si.SolverLimitError, match="no structure of finite score") as caught,
+    ):
+        si.infer(theta, field, MAX)
+    assert caught.value.batch_indices == (0,)
+    solution = si.infer(theta, field, dataclasses.replace(MAX, on_failure="ignore"))
+    assert solution.value.tolist() == [-torch.inf, 0]
+    assert solution.converged.tolist() == [False, True]
+    assert all(bool((t.flatten(1).sum(1) == 1).all()) for t in solution.mean)

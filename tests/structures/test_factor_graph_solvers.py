@@ -84,6 +84,20 @@ def test_argmax_is_that_of_the_list(name: str, solver: str) -> None:
         assert torch.equal(found, wanted)
 
 
+@pytest.mark.parametrize("solver", ["list", *SOLVERS])
+def test_scores_of_minus_infinity_forbid_negated_variables(solver: str) -> None:
+    graph = si.FactorGraph(3, solver=solver)
+    graph.add("xor", graph.variables, negated=[True, False, False])
+    theta = torch.tensor([[-torch.inf, 1.0, 2.0], [3.0, 1.0, 2.0], [1.0, -torch.inf, -torch.inf]])
+    expected = [[0, 0, 0], [1, 0, 1], [0, 0, 0]]
+    assert graph.argmax(theta).tolist() == expected
+    for relaxation in ("lp_map", "sparsemap"):
+        assert si.relax(10 * theta, graph, relaxation).tolist() == expected
+    marginals = si.relax(theta, graph, "marginals")
+    assert marginals[0].tolist() == [0, 0, 0]
+    assert marginals[2].tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_ties_give_a_structure(solver: str) -> None:
     graph = GRAPHS["tagger"](solver)
