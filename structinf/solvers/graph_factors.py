@@ -47,8 +47,8 @@ class Factor:
     data: Mapping[str, str]
 
     def shares_oracle(self, other: Factor) -> bool:
-        """Return whether both factors have the same oracle with the same data, on scores of the same shapes."""
-        own, others = ((f.variables.shape, f.additional, f.data) for f in (self, other))
+        """Return whether both factors have the same oracle, names of data, and shapes of scores."""
+        own, others = ((f.variables.shape, f.additional, f.data.keys()) for f in (self, other))
         if own != others or type(self.oracle) is not type(other.oracle):
             return False
         return self.oracle is other.oracle or _are_equal(self.oracle, other.oracle)
@@ -121,8 +121,8 @@ class OracleGroup:
         The event shape of each tensor of the oracle.
     first : tuple of int
         The position of each factor's first additional tensor in the scores of the graph.
-    data : mapping of str to str
-        As for :class:`Factor`.
+    data : mapping of str to tuple of str
+        The keyword in calls of the graph for each factor, for the name of each instance data.
     """
 
     oracle: Oracle
@@ -131,7 +131,7 @@ class OracleGroup:
     negated: Tensor
     shapes: tuple[torch.Size, ...]
     first: tuple[int, ...]
-    data: Mapping[str, str]
+    data: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def of(cls, factors: Sequence[Factor]) -> list[OracleGroup]:
@@ -152,7 +152,7 @@ class OracleGroup:
             negated=torch.stack([factor.negated.flatten() for factor in factors]),
             shapes=(head.variables.shape, *head.additional),
             first=tuple(factor.first for factor in factors),
-            data=head.data,
+            data={name: tuple(factor.data[name] for factor in factors) for name in head.data},
         )
 
     def bind(self, data: Mapping[str, Tensor]) -> Oracle:
@@ -163,11 +163,16 @@ class OracleGroup:
         data : mapping of str to (B, ...) Tensor
             The instance data of the graph by keyword.
         """
-        own = {
-            name: data[keyword].repeat_interleave(len(self), 0)
-            for name, keyword in self.data.items()
-            if keyword in data
-        }
+        own = {}
+        for name, keywords in self.data.items():
+            missing = [keyword for keyword in keywords if keyword not in data]
+            if not missing:
+                own[name] = torch.stack([data[keyword] for keyword in keywords], 1).flatten(0, 1)
+            elif given := next((keyword for keyword in keywords if keyword in data), None):
+                raise InvalidInputError(
+                    f"factor_graph: {missing[0]}= is missing, which is {name} of a factor with the oracle of a factor "
+                    f"with {given}=; pass both"
+                )
         return self.oracle.bind(**own) if own else self.oracle
 
     def __len__(self) -> int:

@@ -109,6 +109,23 @@ def test_two_factors_share_a_keyword() -> None:
     assert layer(theta, sizes=sizes).shape == theta.shape
 
 
+def test_factors_of_one_oracle_with_different_keywords() -> None:
+    graph = si.FactorGraph((2, 4))
+    for i, row in enumerate(graph.variables):
+        graph.add("subset", row, instance_data={"k": f"k_{i}"})
+    graph.add("at_most_one", graph.variables[:, 0])
+    assert len(graph.grouped_factors.groups) == 2
+    theta, first, second = normal(3, 2, 4), torch.tensor([1, 2, 3]), torch.tensor([2, 0, 1])
+    mean = si.relax(theta, graph, "lp_map", k_0=first, k_1=second)
+    assert mean.sum(2).T.tolist() == [first.tolist(), second.tolist()]
+    assert torch.equal(mean, si.relax(theta, graph, "map", k_0=first, k_1=second))
+    lengths = si.FactorGraph((2, 4))
+    for i, row in enumerate(lengths.variables):
+        lengths.add("bits", row, instance_data={"lengths": f"n_{i}"})
+    with pytest.raises(si.InvalidInputError, match=r"n_1= is missing, .* n_0=; pass both"):
+        si.relax(theta, lengths, "lp_map", n_0=first)
+
+
 def test_missing_and_wrong_data() -> None:
     graph = tagger()
     with pytest.raises(si.InvalidInputError, match=r"factor 1, budget .* subset needs k.*limit= is k"):
