@@ -29,7 +29,8 @@ class LinearConstraints(NamedTuple):
     At most one of three parts:
 
     >>> import structinf as si
-    >>> rows = si.LinearConstraints.of(([0, 0, 0], [0, 1, 2], [1, 1, 1]), 3, [0], [1])
+    >>> entries = [0, 0, 0], [0, 1, 2], [1, 1, 1]
+    >>> rows = si.LinearConstraints.of(entries, 3, [0], [1])
     >>> rows.matrix.toarray(), rows.upper
     (array([[1., 1., 1.]]), array([1.]))
     """
