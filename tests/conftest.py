@@ -38,7 +38,7 @@ if importlib.util.find_spec("hypothesis"):
 collect_ignore = ["wheel"]
 
 
-SAMPLE = 6
+SAMPLE = 10
 """Without --full, each test marked ``matrix`` runs for one combination of its parameters in this number."""
 
 

@@ -22,7 +22,7 @@ from structinf import FenchelYoungLoss, Parts, RegularizedRelaxation, RelaxedLos
 from structinf.parts import as_tuple, map_parts
 
 pytestmark = pytest.mark.slow
-every_combination = pytest.mark.matrix  # of the registries, one in six without --full
+every_combination = pytest.mark.matrix  # of the registries, one in ten without --full
 
 BATCH = 3
 DTYPES = {torch.float32: 2.4e6, torch.float16: 1e4}
