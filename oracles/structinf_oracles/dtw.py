@@ -103,14 +103,15 @@ class DTW(HypergraphProgram):
     stored probabilities have the dtype of θ, so that float32 remains accurate for long series and large scores. Ties
     go to the diagonal move, then to the move down, decided from the last cell backwards.
 
-    An instance of lengths that no path fits, by the step pattern, the band or the length bounds, is infeasible. Open
-    ends, step patterns other than "symmetric1" and length bounds use the hypergraph; the following holds without them.
-    The number of hyperedges is O(n m), times the largest length in ``length_bounds``. Scores are not normalized.
+    An instance whose lengths no path fits, by the step pattern or the length bounds, is infeasible. A band too narrow
+    for the lengths is an invalid input. Open ends, step patterns other than "symmetric1" and length bounds use the
+    loops for hypergraphs, with O(n m) hyperedges, times the largest length in ``length_bounds``. Scores are not
+    normalized.
 
-    On the CPU, values, gradients and Hessian-vector products run in compiled loops for the built-in regularizers. On a
-    CUDA device with triton, they run in GPU kernels for α of 1, 1.5, 2 and infinity, as do the best path, the k best
-    paths and samples: one launch each, and two for samples. Other regularizers, other devices and derivatives of the
-    value by autograd run in torch; there, paths and samples are computed on the CPU.
+    Without these options, values, gradients and Hessian-vector products run in compiled loops on the CPU, for the
+    built-in regularizers. On a CUDA device with triton, they run in GPU kernels for α of 1, 1.5, 2 and infinity, as do
+    the best path, the k best paths and samples: one launch each, and two for samples. Other regularizers, other devices
+    and derivatives of the value by autograd run in torch; there, paths and samples are computed on the CPU.
 
     References
     ----------
@@ -250,7 +251,7 @@ class DTW(HypergraphProgram):
         parts, is_path = self._path_through(structure > 0)
         weighted = cast(Tensor, self._unflatten(parts, structure))
         is_path &= torch.isclose(weighted, structure.double(), rtol=1e-3).flatten(1).all(1)
-        return torch.where(is_path.unsqueeze(1), parts, 0.5)
+        return torch.where(is_path.unsqueeze(1), parts, 0.5)  # fractions, which no path has
 
     def _path_through(self, visited: Tensor) -> tuple[Tensor, Tensor]:
         """Return parts of the hypergraph, (B, P) float64, and whether they are a path that visits exactly these cells.
