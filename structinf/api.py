@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from .calls.allowed_parts import allowed_masks, restrict_scores
-from .calls.problem import OnInfeasible, Problem, blame_argument, check_on_infeasible, shapes
+from .calls.arguments import OnInfeasible, argument_shapes, blame_argument, check_on_infeasible
+from .calls.gold import encode_labels, flatten_parts
+from .calls.problem import Problem
 from .calls.resolution import prepare, prepare_oracle, resolve, without_instance_data
 from .compile.functorch import functorch_compatible
 from .compile.public_call import UNKNOWN_TENSOR, OperatorSpec, public_call
@@ -35,7 +37,7 @@ def _mean_like(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation 
     options.pop("generator", None)
     options.pop("on_infeasible", None)
     options = _without_tensor_temperature(options)
-    batch, events = shapes(theta, resolve(oracle, relaxation, without_instance_data(oracle, options))[0])
+    batch, events = argument_shapes(theta, resolve(oracle, relaxation, without_instance_data(oracle, options))[0])
     means = [t.new_empty(batch + event) for t, event in zip(as_tuple(theta), events, strict=True)]
     return pack_like(means, theta)
 
@@ -319,7 +321,7 @@ def encode(labels: Tensor, like: PartsT, oracle: str | Oracle, **options: Any) -
         problem = prepare_oracle(like, oracle, options)
         problem.finish_checks()
     with problem.numbering():
-        return cast(PartsT, problem.restore_parts(problem.encode(labels, "labels")))
+        return cast(PartsT, problem.restore_parts(encode_labels(problem, labels, "labels")))
 
 
 @public_call
@@ -359,7 +361,7 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
         problem = prepare_oracle(y, oracle, options)
         problem.finish_checks()
     with problem.numbering():
-        flat = problem.flatten_parts(y, "y")
+        flat = flatten_parts(problem, y, "y")
         problem.finish_checks()
         labels = problem.oracle.decode(flat)
         return problem.restore(labels[:, :0] if problem.has_size_0 else labels, fill=PADDING)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .api import infer, relax
-from .calls.problem import OnInfeasible, check_on_infeasible
+from .calls.arguments import OnInfeasible, check_on_infeasible
 from .calls.resolution import refuse_name, resolve
 from .oracle import Oracle
 from .parts import Parts, PartsT

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from .calls.problem import Problem, blame_argument
+from .calls.arguments import blame_argument
+from .calls.problem import Problem
 from .calls.resolution import prepare
 from .compile.public_call import public_call
 from .distributions import Gibbs

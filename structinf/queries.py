@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from . import autograd
-from .calls.problem import OnInfeasible, Problem
+from .calls.arguments import OnInfeasible
+from .calls.gold import gold_structures
+from .calls.problem import Problem
 from .calls.resolution import prepare_oracle
 from .compile.public_call import public_call
 from .dp import HypergraphProgram
@@ -470,7 +472,7 @@ def log_prob(
 def _log_prob(y: Parts | Tensor, omega: Regularizer, problem: Problem) -> Tensor:
     samples = _sample_shape(y, problem)
     copies = problem.repeat(samples) if samples else problem
-    target = copies.gold(y, "y")
+    target = gold_structures(copies, y, "y")
     with problem.plain_modes():
         if isinstance(copies.oracle, HypergraphProgram):
             with torch.no_grad():  # also checks that y is a structure
@@ -512,7 +514,7 @@ def _sample_shape(y: Any, problem: Problem) -> torch.Size:
     """Return the sample dimensions of ``y``, structures or labels, in front of the batch."""
     first = y[0] if isinstance(y, tuple | list) and len(y) else y
     if not isinstance(first, Tensor):
-        return torch.Size()  # Problem.gold raises the error
+        return torch.Size()  # gold_structures raises the error
     is_structure = first.is_floating_point() or first.dtype is torch.bool or first is not y
     target = as_tuple(problem.theta)[0].ndim - 1 if is_structure else problem.oracle.label_ndim
     return first.shape[: max(first.ndim - target - len(problem.batch_shape), 0)]

@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..calls.problem import Problem, blame_argument, broadcasts
+from ..calls.arguments import blame_argument, broadcasts
+from ..calls.problem import Problem
 from ..calls.resolution import get_oracle, get_relaxation
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError

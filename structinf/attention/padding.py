@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..calls.problem import broadcasts
+from ..calls.arguments import broadcasts
 from ..compile.torch_private import is_functorch_wrapped_tensor
 from ..errors import InvalidInputError
 

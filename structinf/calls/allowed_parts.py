@@ -13,7 +13,9 @@ from ..parts import Parts, as_tuple, list_to_tuple, pack_like
 from ..solution import Fill
 from ..validation import check_values
 from ..validation.tensors import check_dense
-from .problem import Problem, broadcasts
+from .arguments import broadcasts
+from .gold import flatten_labels, gold_structures
+from .problem import Problem
 
 __all__ = ["allowed_masks", "has_unknown_labels", "is_labels", "restrict_flat", "restrict_scores"]
 
@@ -68,7 +70,7 @@ def _of_labels(problem: Problem, labels: Tensor, name: str) -> Masks:
             f"{oracle.label()} {reason}: scores of −inf forbid parts, and cannot require a part; pass boolean masks of "
             "the allowed parts, in the form of theta"
         )
-    flat = problem.flatten_labels(labels, name)
+    flat = flatten_labels(problem, labels, name)
     return list(as_tuple(oracle.allowed_parts(flat, problem.theta)))
 
 
@@ -135,7 +137,7 @@ def has_unknown_labels(problem: Problem, y: Any, error: InvalidInputError) -> bo
     try:
         # Labels of −1 in the padding are no unknown labels.
         with problem.plain_modes():
-            problem.gold(y, "y")
+            gold_structures(problem, y, "y")
     except InvalidInputError:
         return True
     return False

@@ -10,18 +10,16 @@ import contextlib
 import dataclasses
 import functools
 import math
-import operator
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..compile.functorch import NO_FORWARD_MODE, check_not_captured
 from ..compile.torch_private import has_forward_derivative
-from ..deferred_checks import DeferredChecks, checks_for, skips_checks
+from ..deferred_checks import DeferredChecks, checks_for
 from ..errors import (
     InfeasibleError,
     InstanceError,
@@ -30,22 +28,30 @@ from ..errors import (
     UnsupportedError,
     renumber_instances,
 )
-from ..kernels.arrays import as_tensor, upcast_half
+from ..kernels.arrays import upcast_half
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
+from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from ..solution import ZERO, Fill
 from ..solvers.argmax import best_structure
 from ..solvers.perturbation import repeat_instances
-from ..validation import check_choice, check_real, check_values
+from ..validation import check_real
 from ..validation.method_calls import accept_form, validate_form, validate_scores
-from ..validation.scores import check_score_tensors, wrong_instance_shape
+from ..validation.scores import check_score_tensors
 from ..validation.tensors import check_dense
-from .mean_checks import check_means
+from .arguments import (
+    OnInfeasible,
+    batch_shape_of,
+    blame_argument,
+    check_form,
+    check_instance_data,
+    check_on_infeasible,
+    check_scores_finite,
+    flatten_batch,
+)
+from .plain_modes import PlainModes
 from .solved_rows import SolvedRows, without_empty_instances
 
-__all__ = ["OnInfeasible", "Problem", "blame_argument", "broadcasts", "check_on_infeasible", "mask_hint", "shapes"]
-
-OnInfeasible = Literal["raise", "zero"]
+__all__ = ["Problem"]
 
 T = TypeVar("T")
 
@@ -87,8 +93,8 @@ class Problem:
         tensors = as_tuple(theta)
         if any(map(has_forward_derivative, tensors)):
             raise UnsupportedError(NO_FORWARD_MODE)
-        batch_shape = _batch_shape(tensors, ndims, oracle)
-        flat = [upcast_half(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
+        batch_shape = batch_shape_of(tensors, ndims, oracle)
+        flat = [upcast_half(flatten_batch(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
         form = pack_like(flat, theta)
         for name, t in oracle.bound.items():
             check_not_captured(name, t)
@@ -96,11 +102,9 @@ class Problem:
         stand_in = form if checks is None else _on_cpu(form)
         given = {name: value for name, value in instance_data.items() if value is not None}
         try:
-            bound = {
-                name: _check_instance_data(name, value, oracle, batch_shape, form) for name, value in given.items()
-            }
+            bound = {name: check_instance_data(name, value, oracle, batch_shape, form) for name, value in given.items()}
         except InvalidInputError:
-            _check_form(oracle, stand_in)
+            check_form(oracle, stand_in)
             raise
         size, solved = math.prod(batch_shape), None
         try:
@@ -123,7 +127,7 @@ class Problem:
         rows = batch_shape if solved is None else solved.index.shape
         with _numbering(solved):
             for i, t in enumerate(as_tuple(form)):
-                _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", rows, checks)
+                check_scores_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", rows, checks)
         if torch.is_inference_mode_enabled():
             # Autograd cannot record inference tensors, and some oracles use autograd.
             with torch.inference_mode(False):
@@ -287,150 +291,6 @@ class Problem:
         """Return the instances of the problem in ``t`` (B, ...), a tensor for the user's whole batch."""
         return t if self.solved is None else self.solved.select(t)
 
-    # -- other arguments of the same batch ---------------------------------------------------
-
-    def encode(self, labels: Tensor, what: str) -> Parts:
-        """Return the structures (B, *event) of integer labels of the user's batch shape."""
-        if type(self.oracle).encode is Oracle.encode:
-            form = _shape(self.batch_shape + as_tuple(self.theta)[0].shape[1:])
-            raise UnsupportedError(
-                f"{what} must be a structure in floating point, in the form of theta, {form}, as {self.oracle.label()} "
-                f"has no integer labels; got {labels.dtype} of shape {_shape(labels.shape)}, so pass "
-                f"{what}.to(theta.dtype) if it is a structure"
-            )
-        if self.has_size_0:
-            return map_parts(torch.zeros_like, self.theta)
-        return self.oracle.encode(self.flatten_labels(labels, what), self.theta)
-
-    def flatten_labels(self, labels: Tensor, what: str) -> Tensor:
-        """Return integer labels of the user's batch shape as (B, ...) int64, on the device of θ."""
-        check_dense(what, labels)
-        check_values(what, labels)
-        n = self.oracle.label_ndim
-        if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:
-            raise InvalidInputError(
-                f"{what}: integer labels of {self.oracle.label()} must have the batch shape {_shape(self.batch_shape)} "
-                f"and {_dimensions(n)}, got shape {_shape(labels.shape)}; pass a structure as floating point"
-            )
-        device = as_tuple(self.theta)[0].device
-        flat = labels.to(device, torch.int64).reshape(math.prod(self.batch_shape), *labels.shape[labels.ndim - n :])
-        return self.select(flat)
-
-    def flatten_parts(self, y: Any, what: str, instead: str = "") -> Parts:
-        """Flatten structures, or costs of parts, in the form of θ to (B, *event), with 0 in the padding.
-
-        Error messages about the form end with ``instead``, a hint at another accepted argument.
-        """
-        received = y
-        y = list_to_tuple(y)
-        if isinstance(y, tuple) != isinstance(self.theta, tuple) or len(as_tuple(y)) != len(as_tuple(self.theta)):
-            form = f"a tuple of {len(self.theta)} tensors" if isinstance(self.theta, tuple) else "one tensor"
-            raise InvalidInputError(f"{what} must have the form of theta, {form}, got {_describe(received)}{instead}")
-        flat = []
-        for i, (t, like) in enumerate(zip(as_tuple(y), as_tuple(self.theta), strict=True)):
-            event = self.event_shapes[i]
-            if not isinstance(t, Tensor):
-                raise TypeError(f"{what} must be a tensor in the form of theta, got {_describe(t)}{instead}")
-            check_dense(what, t)
-            if t.shape[t.ndim - len(event) :] != event or not broadcasts(
-                t.shape[: t.ndim - len(event)], self.batch_shape
-            ):
-                where = f"{what}[{i}]" if isinstance(y, tuple) else what
-                raise InvalidInputError(
-                    f"{where} must have shape {_shape(self.batch_shape + event)} "
-                    f"(batch {_shape(self.batch_shape)}, structure {_shape(event)}), got {_shape(t.shape)}{instead}"
-                )
-            check_not_captured(what, t)
-            check_values(what, t)
-            check_real(what, t)
-            t = t.to(like).expand(self.batch_shape + event)
-            t = self.select(t.reshape(math.prod(self.batch_shape), *event))
-            flat.append(t.new_zeros(0, *like.shape[1:]) if self.has_size_0 else t)
-        form = self.without_padding(pack_like(flat, self.theta))
-        for t in as_tuple(form):
-            if self.checks is None:
-                _check_all_finite(t, what)
-            elif not skips_checks(t):
-                # The sum is finite only if all entries are.
-                self.checks.add(t.sum(), math.isfinite, functools.partial(_check_all_finite, t, what))
-        return form
-
-    def gold(self, y: Any, what: str, *, allows_means: bool = False) -> Parts:
-        """Return gold structures (B, *event), given as structures or as integer labels.
-
-        If the oracle has labels, encoding and decoding check that structures belong to Y. With ``allows_means``,
-        instances with fractions may be means in conv(Y), which :func:`check_means` checks.
-        """
-        if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
-            return self.encode(y, what)
-        form = self.flatten_parts(y, what, self._or_labels(what))
-        if type(self.oracle).decode is not Oracle.decode:
-            check_gold = self._check_gold_or_mean if allows_means else self._check_gold
-            if self.checks is None:
-                check_gold(form, what)
-            elif not skips_checks(as_tuple(form)[0]):
-                check = functools.partial(check_gold, form, what)
-                try:
-                    with self.checks.replacing(check):
-                        again = self._encode_again(form, what)
-                except InvalidInputError:  # of an oracle that reads the labels at once
-                    if not allows_means:
-                        raise
-                    check()
-                    again = None
-                if again is not None:
-                    differ = [(a != t).any() for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
-                    self.checks.add(torch.stack(differ).any(), operator.not_, check)
-        return form
-
-    def _check_gold_or_mean(self, form: Parts, what: str) -> None:
-        """Raise InvalidInputError for an instance of ``form`` (B, *event) that is no structure, and no mean."""
-        is_mean = torch.stack([(t != t.round()).flatten(1).any(1) for t in as_tuple(form)]).any(0)
-        if not bool(is_mean.any()):
-            self._check_gold(form, what)
-            return
-        check_means(self.oracle, form, what)
-        rest = SolvedRows((~is_mean).nonzero()[:, 0], is_mean, self.oracle)
-        of_rest = dataclasses.replace(
-            self, oracle=self.oracle[rest.index], theta=rest.select_parts(self.theta), solved=None
-        )
-        with renumber_instances(rest.index):
-            of_rest._check_gold(rest.select_parts(form), what)
-
-    def _check_gold(self, form: Parts, what: str) -> None:
-        """Raise InvalidInputError unless decoding and encoding returns ``form`` (B, *event) itself."""
-        again = self._encode_again(form, what)
-        if again is None:
-            return
-        wrong = [(a != t).flatten(1).any(1) for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
-        indices = torch.stack(wrong).any(0).nonzero()
-        if len(indices):
-            raise InvalidInputError(
-                f"{what} is not a structure of {self.oracle.label()} at batch index {int(indices[0, 0])}; "
-                "give integer labels, or 0/1 parts as argmax returns them"
-            )
-
-    def _encode_again(self, form: Parts, what: str) -> Parts | None:
-        """Return the structures of the labels of ``form``; None if an oracle with these options has no labels."""
-        try:
-            return self.oracle.encode(self.oracle.decode(form), form)
-        except UnsupportedError:
-            return None
-        except InvalidInputError as error:
-            why = str(error).removeprefix("y: ").removeprefix("labels: ")
-            raise InvalidInputError(f"{what} is not a structure of {self.oracle.label()}: {why}") from None
-
-    def _or_labels(self, what: str) -> str:
-        """Return a hint at integer labels, as a clause of an error message; empty if the oracle has no labels."""
-        if type(self.oracle).encode is Oracle.encode:
-            return ""
-        n = self.oracle.label_ndim
-        dims = f" followed by {_dimensions(n)}" if n else ""
-        return (
-            f"; labels are a tensor of integers of shape {_shape(self.batch_shape)}{dims}: "
-            f"torch.as_tensor({what}).long()"
-        )
-
     def without_padding(self, form: Parts) -> Parts:
         """Return ``form`` (B | 1, *event) with 0 in the padding."""
         return _without_padding(self.oracle, form)
@@ -504,47 +364,12 @@ class Problem:
         """
         # The position of an instance in the user's batch is known after its error has been renumbered.
         shape = self.batch_shape if self.solved is None else torch.Size()
-        return _PlainModes(as_tuple(self.theta)[0].device.type, shape, self.checks, defers_checks)
+        return PlainModes(as_tuple(self.theta)[0].device.type, shape, self.checks, defers_checks)
 
     def finish_checks(self) -> None:
         """Run the checks that wait, for calls without :meth:`plain_modes`."""
         if self.checks is not None:
             self.checks.finish()
-
-
-class _PlainModes:
-    """The context of :meth:`Problem.plain_modes`; a class, because generators take several times longer."""
-
-    def __init__(
-        self, device_type: str, batch_shape: torch.Size, checks: DeferredChecks | None, defers_checks: bool
-    ) -> None:
-        self.device_type, self.batch_shape = device_type, batch_shape
-        self.checks, self.defers_checks = checks, defers_checks
-        self.modes: contextlib.ExitStack | None = None
-
-    def __enter__(self) -> None:
-        has_autocast, has_inference = torch.is_autocast_enabled(self.device_type), torch.is_inference_mode_enabled()
-        if self.checks is not None:
-            self.token = self.checks.start(defers=self.defers_checks)
-        if has_autocast or has_inference:
-            self.modes = contextlib.ExitStack()
-        if self.modes is not None and has_autocast:
-            self.modes.enter_context(torch.autocast(self.device_type, enabled=False))
-        if self.modes is not None and has_inference:
-            self.modes.enter_context(torch.inference_mode(False))
-            self.modes.enter_context(torch.no_grad())
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if self.modes is not None:
-            self.modes.close()
-        if self.checks is not None:
-            try:
-                self.checks.stop(self.token, error)
-            except InstanceError as found:
-                found.add_batch_position(self.batch_shape)
-                raise
-        if isinstance(error, InstanceError):
-            error.add_batch_position(self.batch_shape)
 
 
 def _validate_rest(solved: SolvedRows, oracle: Oracle, form: Parts) -> tuple[SolvedRows, Parts]:
@@ -577,91 +402,6 @@ def _add_option(error: InfeasibleError) -> None:
     """Add to the message how calls leave out infeasible instances. Direct calls of oracles have no such option."""
     if "on_infeasible" not in error.args[0]:
         error.args = (f'{error.args[0]}; on_infeasible="zero" leaves out such instances',)
-
-
-def check_on_infeasible(on_infeasible: Any) -> None:
-    """Raise InvalidInputError unless the option is "raise" or "zero"."""
-    check_choice("on_infeasible", on_infeasible, ("raise", "zero"))
-
-
-# ----------------------------------------------------------------------------- shapes alone
-
-
-def shapes(theta: Parts, oracle: Oracle) -> tuple[torch.Size, tuple[torch.Size, ...]]:
-    """Return the batch shape, and the event shape of each tensor."""
-    tensors, ndims = as_tuple(theta), oracle.resolve_event_ndim(theta)
-    batch = torch.broadcast_shapes(*(t.shape[: t.ndim - n] for t, n in zip(tensors, ndims, strict=True)))
-    return batch, tuple(t.shape[t.ndim - n :] for t, n in zip(tensors, ndims, strict=True))
-
-
-# ----------------------------------------------------------------------------- checks
-
-
-def _batch_shape(tensors: tuple[Tensor, ...], ndims: tuple[int, ...], oracle: Oracle) -> torch.Size:
-    shapes = []
-    for i, (t, n) in enumerate(zip(tensors, ndims, strict=True)):
-        if t.ndim < n:
-            name = f"theta[{i}]" if len(tensors) > 1 else "theta"
-            raise InvalidInputError(
-                f"{name}: {oracle.label()} needs at least {n} dimensions (batch dimensions first, then the "
-                f"structure's {n}), got shape {_shape(t.shape)}"
-            )
-        shapes.append(t.shape[: t.ndim - n])
-    if len(shapes) == 1:
-        return shapes[0]
-    longest = max(shapes, key=len)
-    if all(shape == longest or math.prod(shape) == 1 for shape in shapes):
-        return longest  # the other tensors are shared by the batch
-    try:
-        return broadcast_shapes(*shapes)
-    except ValueError:
-        received = " and ".join(_shape(t.shape) for t in tensors)
-        raise InvalidInputError(
-            f"theta: the batch dimensions of its tensors must broadcast, got shapes {received}"
-        ) from None
-
-
-def _flatten(t: Tensor, ndim: int, batch_shape: torch.Size) -> Tensor:
-    """Return ``t`` as (B, *event), or as (1, *event) if the batch shares the tensor."""
-    shape = t.shape
-    event, own = shape[t.ndim - ndim :], shape[: t.ndim - ndim]
-    if len(batch_shape) == 1 and own == batch_shape:
-        return t
-    if math.prod(own) == 1 and math.prod(batch_shape) != 1:
-        return t.reshape(1, *event)
-    return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
-
-
-def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: torch.Size, theta: Parts) -> Tensor:
-    """Return instance data as a tensor (B, *own dimensions) on the device of ``theta``; integers as int64."""
-    if name not in oracle.instance_ndim:
-        try:
-            oracle.bind(**{name: value})  # raises the TypeError that lists the known names
-        except TypeError as error:
-            raise TypeError(f"{error}{mask_hint(name, oracle.instance_ndim)}") from None
-    n = oracle.instance_ndim[name]
-    if isinstance(value, Tensor):
-        check_values(name, value)
-    try:
-        t = as_tensor(value)
-        t = t.to("cpu") if as_tuple(theta)[0].is_cpu else t
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r}") from error
-    integral = not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
-    if name == "lengths" and not integral:
-        if t.numel():  # an empty list has no dtype of its own
-            hint = f"; lengths of a {MASK}" if t.dtype is torch.bool else ""
-            raise InvalidInputError(f"lengths must be integers, got {t.dtype}{hint}")
-        integral = True
-    if integral:
-        t = t.to(torch.int64)
-    own = t.shape[: t.ndim - n]
-    # Data with own dimensions must have the batch dimensions too. For a batch of two, lengths [1, 2] are
-    # ambiguous: one number for each instance, or two numbers shared by the batch.
-    if t.ndim < n or not broadcasts(own, batch_shape) or (n and len(own) != len(batch_shape)):
-        raise wrong_instance_shape(name, t, n, batch_shape, theta)
-    event = t.shape[t.ndim - n :]
-    return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
 
 
 def _on_cpu(form: Parts) -> Parts:
@@ -700,90 +440,3 @@ def _without_padding(oracle: Oracle, form: Parts) -> Parts:
 def _rows_like(mask: Tensor, t: Tensor) -> Tensor:
     """Return ``mask`` for the tensor ``t``. For a shared tensor, a part is valid if it is valid in any instance."""
     return mask.any(0, keepdim=True) if t.shape[0] == 1 != mask.shape[0] else mask
-
-
-def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    """Return whether ``shape`` broadcasts to ``to`` without a change of ``to``."""
-    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
-
-
-def _check_finite(t: Tensor, name: str, batch_shape: torch.Size, checks: DeferredChecks | None) -> None:
-    """Raise InvalidInputError for NaN or +inf. The maximum is finite or −inf only if all entries are: one pass."""
-    t = t.detach() if t.requires_grad else t
-    if t.numel() == 0 or skips_checks(t):
-        return
-    if checks is not None:
-        checks.add(t.amax(), _is_below_infinity, functools.partial(_raise_not_finite, t, name, batch_shape))
-    elif not t.amax().item() < math.inf:
-        _raise_not_finite(t, name, batch_shape)
-
-
-def _is_below_infinity(number: float) -> bool:
-    return number < math.inf  # False for NaN
-
-
-def _raise_not_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
-    wrong = torch.isnan(t) | torch.isposinf(t)
-    where = wrong.nonzero()[0].tolist()
-    value = t[tuple(where)].item()
-    shared = t.shape[0] == 1 and math.prod(batch_shape) != 1
-    place = (
-        f"part {tuple(where[1:])}, shared by the batch"
-        if shared
-        else f"batch index {where[0]}, part {tuple(where[1:])}"
-    )
-    raise InvalidInputError(
-        f"{name} holds {'NaN' if math.isnan(value) else '+inf'} at {place}; "
-        "scores must be finite, or −inf to forbid a part"
-    )
-
-
-def _check_all_finite(t: Tensor, what: str) -> None:
-    if not bool(t.isfinite().all()):
-        index = int((~t.isfinite()).nonzero()[0, 0])
-        raise InvalidInputError(f"{what} holds NaN or infinity at batch index {index}; it must be finite")
-
-
-def _check_form(oracle: Oracle, theta: Parts) -> None:
-    """Raise InvalidInputError if θ has a wrong form. An error about instance data would then be misleading."""
-    try:
-        oracle.validate(theta)
-    except InvalidInputError as error:
-        if str(error).startswith("theta"):
-            raise InvalidInputError(str(error)) from None
-
-
-MASK = "mask whose true positions come first are mask.sum(-1)"
-
-
-def mask_hint(name: str, known: Iterable[str]) -> str:
-    """Return a clause that converts a mask to lengths if ``name`` contains "mask", else an empty string."""
-    if "mask" not in name.lower() or "lengths" not in known:
-        return ""
-    return f"; lengths of a {MASK}, or, for masks with holes, structinf.TokenMask(mask) moves the tokens together"
-
-
-@contextlib.contextmanager
-def blame_argument(name: str, but: str = "") -> Iterator[None]:
-    """Replace "theta" by ``name`` in error messages, except in messages that start with ``but``."""
-    try:
-        yield
-    except (InvalidInputError, TypeError) as error:
-        message = str(error)
-        if but and message.startswith(but):
-            raise
-        raise type(error)(re.sub(r"\btheta\b", name, message)) from None
-
-
-def _describe(y: Any) -> str:
-    if isinstance(y, tuple | list):
-        return f"a {type(y).__name__} of {len(y)}"
-    return f"a tensor of shape {_shape(y.shape)} and {y.dtype}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
-
-
-def _dimensions(n: int) -> str:
-    return f"{n} more dimension" + ("s" if n != 1 else "")
-
-
-def _shape(shape: Any) -> str:
-    return str(tuple(shape))

@@ -12,7 +12,8 @@ from ..errors import PluginError, UnsupportedError
 from ..oracle import Oracle
 from ..registry import ORACLES, Registry, did_you_mean
 from ..relaxation import RELAXATIONS, Relaxation
-from .problem import OnInfeasible, Problem, mask_hint
+from .arguments import OnInfeasible, mask_hint
+from .problem import Problem
 
 __all__ = [
     "ORACLES",

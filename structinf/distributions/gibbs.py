@@ -15,7 +15,9 @@ from typing_extensions import Self
 
 from .. import autograd
 from ..api import same_instances
-from ..calls.problem import OnInfeasible, Problem
+from ..calls.arguments import OnInfeasible
+from ..calls.gold import encode_labels, flatten_parts
+from ..calls.problem import Problem
 from ..calls.resolution import check_supported, prepare_oracle
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
@@ -488,7 +490,7 @@ class Gibbs(StructureDistribution):
             value = self._expand_batch(value, problem.batch_shape)
         if self._validate_args:
             return check_members(problem, value)
-        return problem.encode(value, "value") if is_labels(value) else problem.flatten_parts(value, "value")
+        return encode_labels(problem, value, "value") if is_labels(value) else flatten_parts(problem, value, "value")
 
 
 def _require_gibbs(problem: Problem) -> GibbsOracle:

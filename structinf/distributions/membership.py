@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..calls.gold import gold_structures
 from ..calls.problem import Problem
 from ..errors import InvalidInputError
 from ..oracle import Oracle
@@ -23,7 +24,7 @@ def check_members(problem: Problem, value: Any) -> Parts:
     The check decodes ``value`` to labels and encodes the labels again. Without labels, a binary structure y must be the
     argmax for the scores 2y − 1, since all other binary structures score less. Values with other parts pass unchecked.
     """
-    y = problem.gold(value, "value")
+    y = gold_structures(problem, value, "value")
     oracle = problem.oracle
     if type(oracle).decode is Oracle.decode and not oracle.requires_nonpositive_theta:
         best = best_structure(oracle, problem.without_padding(map_parts(lambda t: 2 * t - 1, y)))

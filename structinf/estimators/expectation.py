@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
+from ..calls.arguments import OnInfeasible, check_on_infeasible
+from ..calls.problem import Problem
 from ..calls.resolution import prepare
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
+from ..calls.arguments import OnInfeasible, check_on_infeasible
+from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
 from ..errors import UnsupportedError
 from ..oracle import Oracle

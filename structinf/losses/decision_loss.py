@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
+from ..calls.arguments import OnInfeasible, check_on_infeasible
+from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
 from ..calls.true_scores import predicted_and_true
 from ..compile.public_call import public_call

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from ..calls.allowed_parts import allowed_masks, has_unknown_labels
-from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
+from ..calls.arguments import OnInfeasible, check_on_infeasible
+from ..calls.gold import flatten_parts, gold_structures
+from ..calls.problem import Problem
 from ..calls.resolution import resolve, works_with
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
@@ -179,7 +181,7 @@ class FenchelYoungLoss(StructuredLoss):
 
         def of_gold(problem: Problem, relaxation: RegularizedRelaxation) -> Tensor:
             allows_means = self.cost is None or not isinstance(self.cost, str)
-            return self._losses(problem, problem.gold(y, "y", allows_means=allows_means), relaxation)
+            return self._losses(problem, gold_structures(problem, y, "y", allows_means=allows_means), relaxation)
 
         def of_allowed(problem: Problem, relaxation: RegularizedRelaxation) -> Tensor:
             return partial_losses(problem, relaxation, allowed_masks(problem, allowed))
@@ -227,8 +229,8 @@ class FenchelYoungLoss(StructuredLoss):
         if self.cost == "hamming":
             return problem.without_padding(problem.oracle.hamming_cost(gold))
         if callable(self.cost):
-            return problem.flatten_parts(self.cost(problem.restore_parts(gold)), "cost(y)")
-        return problem.flatten_parts(self.cost, "cost")
+            return flatten_parts(problem, self.cost(problem.restore_parts(gold)), "cost(y)")
+        return flatten_parts(problem, self.cost, "cost")
 
     def extra_repr(self) -> str:
         cost = "" if self.cost is None else f", cost={self.cost if isinstance(self.cost, str) else '...'}"

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
+from ..calls.arguments import OnInfeasible, check_on_infeasible
+from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
 from ..errors import InvalidInputError
 from ..oracle import Oracle

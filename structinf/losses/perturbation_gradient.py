@@ -7,7 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..calls.problem import OnInfeasible, Problem
+from ..calls.arguments import OnInfeasible
+from ..calls.problem import Problem
 from ..calls.true_scores import combine
 from ..oracle import Oracle
 from ..parts import Parts

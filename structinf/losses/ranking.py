@@ -7,7 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..calls.problem import OnInfeasible, Problem
+from ..calls.arguments import OnInfeasible
+from ..calls.problem import Problem
 from ..oracle import Oracle
 from ..parts import Parts
 from ..validation import check_choice, check_nonnegative, check_positive

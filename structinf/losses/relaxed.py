@@ -8,7 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
+from ..calls.arguments import OnInfeasible, check_on_infeasible
+from ..calls.problem import Problem
 from ..calls.resolution import resolve
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle

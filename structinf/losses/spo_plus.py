@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls.problem import OnInfeasible, Problem
+from ..calls.arguments import OnInfeasible
+from ..calls.problem import Problem
 from ..calls.true_scores import combine
 from ..errors import UnsupportedError
 from ..oracle import Oracle

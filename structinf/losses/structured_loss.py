@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..calls.problem import OnInfeasible, Problem, shapes
+from ..calls.arguments import OnInfeasible, argument_shapes
+from ..calls.gold import gold_structures
+from ..calls.problem import Problem
 from ..calls.resolution import refuse_name
 from ..compile.functorch import refuse_function
 from ..compile.public_call import OperatorSpec, public_call
@@ -30,7 +32,7 @@ __all__ = ["StructuredLoss"]
 def _losses_like(loss: StructuredLoss, theta: Parts, *_: Any, **__: Any) -> Tensor:
     theta = list_to_tuple(theta)
     dtype = functools.reduce(torch.promote_types, [t.dtype for t in as_tuple(theta)])
-    batch = shapes(theta, loss.oracle)[0] if loss.reduction == "none" else []
+    batch = argument_shapes(theta, loss.oracle)[0] if loss.reduction == "none" else []
     return as_tuple(theta)[0].new_empty(batch, dtype=dtype)
 
 
@@ -124,7 +126,7 @@ class StructuredLoss(nn.Module, abc.ABC):
         """
 
         def losses(problem: Problem, relaxation: Relaxation) -> Tensor:
-            return self._losses(problem, problem.gold(y, "y"), relaxation)
+            return self._losses(problem, gold_structures(problem, y, "y"), relaxation)
 
         return self._reduced(losses, theta, instance_data, generator)
 

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls.problem import OnInfeasible, Problem, blame_argument
+from ..calls.arguments import OnInfeasible, blame_argument
+from ..calls.gold import gold_structures
+from ..calls.problem import Problem
 from ..calls.resolution import prepare_oracle
 from ..calls.true_scores import predicted_and_true
 from ..compile.public_call import public_call
@@ -218,7 +220,7 @@ def optimality_gap(
     def gaps(problem: Problem) -> Tensor:
         true = map_parts(Tensor.double, problem.theta)
         with problem.plain_modes():
-            decision = map_parts(Tensor.double, problem.gold(y, "y"))
+            decision = map_parts(Tensor.double, gold_structures(problem, y, "y"))
             best = best_structure(problem.oracle, true)
             lost = problem.oracle.score(true, map_parts(torch.sub, best, decision))
             return problem.restore(_ratio(lost, best_score(problem.oracle, true, best)))

@@ -1,0 +1,178 @@
+"""Convert gold structures, integer labels and costs of parts to the flat batch of a problem."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..compile.functorch import check_not_captured
+from ..deferred_checks import skips_checks
+from ..errors import InvalidInputError, UnsupportedError, renumber_instances
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
+from ..validation import check_real, check_values
+from ..validation.tensors import check_dense
+from .arguments import broadcasts, check_all_finite, count_dimensions, describe, shape_text
+from .mean_checks import check_means
+from .problem import Problem
+from .solved_rows import SolvedRows
+
+__all__ = ["encode_labels", "flatten_labels", "flatten_parts", "gold_structures"]
+
+
+def encode_labels(problem: Problem, labels: Tensor, what: str) -> Parts:
+    """Return the structures (B, *event) of integer labels of the user's batch shape."""
+    if type(problem.oracle).encode is Oracle.encode:
+        form = shape_text(problem.batch_shape + as_tuple(problem.theta)[0].shape[1:])
+        raise UnsupportedError(
+            f"{what} must be a structure in floating point, in the form of theta, {form}, as {problem.oracle.label()} "
+            f"has no integer labels; got {labels.dtype} of shape {shape_text(labels.shape)}, so pass "
+            f"{what}.to(theta.dtype) if it is a structure"
+        )
+    if problem.has_size_0:
+        return map_parts(torch.zeros_like, problem.theta)
+    return problem.oracle.encode(flatten_labels(problem, labels, what), problem.theta)
+
+
+def flatten_labels(problem: Problem, labels: Tensor, what: str) -> Tensor:
+    """Return integer labels of the user's batch shape as (B, ...) int64, on the device of θ."""
+    check_dense(what, labels)
+    check_values(what, labels)
+    n = problem.oracle.label_ndim
+    if labels.ndim < n or labels.shape[: labels.ndim - n] != problem.batch_shape:
+        raise InvalidInputError(
+            f"{what}: integer labels of {problem.oracle.label()} must have the batch shape "
+            f"{shape_text(problem.batch_shape)} and {count_dimensions(n)}, got shape {shape_text(labels.shape)}; "
+            "pass a structure as floating point"
+        )
+    device = as_tuple(problem.theta)[0].device
+    flat = labels.to(device, torch.int64).reshape(math.prod(problem.batch_shape), *labels.shape[labels.ndim - n :])
+    return problem.select(flat)
+
+
+def flatten_parts(problem: Problem, y: Any, what: str, instead: str = "") -> Parts:
+    """Flatten structures, or costs of parts, in the form of θ to (B, *event), with 0 in the padding.
+
+    Error messages about the form end with ``instead``, a hint at another accepted argument.
+    """
+    received = y
+    y = list_to_tuple(y)
+    if isinstance(y, tuple) != isinstance(problem.theta, tuple) or len(as_tuple(y)) != len(as_tuple(problem.theta)):
+        form = f"a tuple of {len(problem.theta)} tensors" if isinstance(problem.theta, tuple) else "one tensor"
+        raise InvalidInputError(f"{what} must have the form of theta, {form}, got {describe(received)}{instead}")
+    flat = []
+    for i, (t, like) in enumerate(zip(as_tuple(y), as_tuple(problem.theta), strict=True)):
+        event = problem.event_shapes[i]
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{what} must be a tensor in the form of theta, got {describe(t)}{instead}")
+        check_dense(what, t)
+        if t.shape[t.ndim - len(event) :] != event or not broadcasts(
+            t.shape[: t.ndim - len(event)], problem.batch_shape
+        ):
+            where = f"{what}[{i}]" if isinstance(y, tuple) else what
+            raise InvalidInputError(
+                f"{where} must have shape {shape_text(problem.batch_shape + event)} "
+                f"(batch {shape_text(problem.batch_shape)}, structure {shape_text(event)}), "
+                f"got {shape_text(t.shape)}{instead}"
+            )
+        check_not_captured(what, t)
+        check_values(what, t)
+        check_real(what, t)
+        t = t.to(like).expand(problem.batch_shape + event)
+        t = problem.select(t.reshape(math.prod(problem.batch_shape), *event))
+        flat.append(t.new_zeros(0, *like.shape[1:]) if problem.has_size_0 else t)
+    form = problem.without_padding(pack_like(flat, problem.theta))
+    for t in as_tuple(form):
+        if problem.checks is None:
+            check_all_finite(t, what)
+        elif not skips_checks(t):
+            # The sum is finite only if all entries are.
+            problem.checks.add(t.sum(), math.isfinite, functools.partial(check_all_finite, t, what))
+    return form
+
+
+def gold_structures(problem: Problem, y: Any, what: str, *, allows_means: bool = False) -> Parts:
+    """Return gold structures (B, *event), given as structures or as integer labels.
+
+    If the oracle has labels, encoding and decoding check that structures belong to Y. With ``allows_means``,
+    instances with fractions may be means in conv(Y), which :func:`check_means` checks.
+    """
+    if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
+        return encode_labels(problem, y, what)
+    form = flatten_parts(problem, y, what, _or_labels(problem, what))
+    if type(problem.oracle).decode is not Oracle.decode:
+        check_gold = _check_gold_or_mean if allows_means else _check_gold
+        if problem.checks is None:
+            check_gold(problem, form, what)
+        elif not skips_checks(as_tuple(form)[0]):
+            check = functools.partial(check_gold, problem, form, what)
+            try:
+                with problem.checks.replacing(check):
+                    again = _encode_again(problem, form, what)
+            except InvalidInputError:  # of an oracle that reads the labels at once
+                if not allows_means:
+                    raise
+                check()
+                again = None
+            if again is not None:
+                differ = [(a != t).any() for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
+                problem.checks.add(torch.stack(differ).any(), operator.not_, check)
+    return form
+
+
+def _check_gold_or_mean(problem: Problem, form: Parts, what: str) -> None:
+    """Raise InvalidInputError for an instance of ``form`` (B, *event) that is no structure, and no mean."""
+    is_mean = torch.stack([(t != t.round()).flatten(1).any(1) for t in as_tuple(form)]).any(0)
+    if not bool(is_mean.any()):
+        _check_gold(problem, form, what)
+        return
+    check_means(problem.oracle, form, what)
+    rest = SolvedRows((~is_mean).nonzero()[:, 0], is_mean, problem.oracle)
+    of_rest = dataclasses.replace(
+        problem, oracle=problem.oracle[rest.index], theta=rest.select_parts(problem.theta), solved=None
+    )
+    with renumber_instances(rest.index):
+        _check_gold(of_rest, rest.select_parts(form), what)
+
+
+def _check_gold(problem: Problem, form: Parts, what: str) -> None:
+    """Raise InvalidInputError unless decoding and encoding returns ``form`` (B, *event) itproblem."""
+    again = _encode_again(problem, form, what)
+    if again is None:
+        return
+    wrong = [(a != t).flatten(1).any(1) for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
+    indices = torch.stack(wrong).any(0).nonzero()
+    if len(indices):
+        raise InvalidInputError(
+            f"{what} is not a structure of {problem.oracle.label()} at batch index {int(indices[0, 0])}; "
+            "give integer labels, or 0/1 parts as argmax returns them"
+        )
+
+
+def _encode_again(problem: Problem, form: Parts, what: str) -> Parts | None:
+    """Return the structures of the labels of ``form``; None if an oracle with these options has no labels."""
+    try:
+        return problem.oracle.encode(problem.oracle.decode(form), form)
+    except UnsupportedError:
+        return None
+    except InvalidInputError as error:
+        why = str(error).removeprefix("y: ").removeprefix("labels: ")
+        raise InvalidInputError(f"{what} is not a structure of {problem.oracle.label()}: {why}") from None
+
+
+def _or_labels(problem: Problem, what: str) -> str:
+    """Return a hint at integer labels, as a clause of an error message; empty if the oracle has no labels."""
+    if type(problem.oracle).encode is Oracle.encode:
+        return ""
+    n = problem.oracle.label_ndim
+    dims = f" followed by {count_dimensions(n)}" if n else ""
+    return (
+        f"; labels are a tensor of integers of shape {shape_text(problem.batch_shape)}{dims}: "
+        f"torch.as_tensor({what}).long()"
+    )
