@@ -43,10 +43,12 @@ __all__ = [
     "multiply_by_temperature",
     "pack",
     "pack_like",
+    "parts_to_vectors",
     "scale_per_instance",
     "select_rows",
     "sum_to_batch_of",
     "total_inner_product",
+    "vectors_to_parts",
     "zeros_for_missing",
 ]
 
@@ -95,6 +97,19 @@ def pack_like(tensors: Sequence[Tensor], theta: Parts) -> Parts:
 def pack(tensors: tuple[Tensor, ...], is_tuple: bool) -> Parts:
     """Return ``tensors`` if ``is_tuple``, else the only tensor."""
     return tensors if is_tuple else tensors[0]
+
+
+def parts_to_vectors(y: Parts) -> Tensor:
+    """Return the parts (B, *event) of all tensors as vectors (B, D)."""
+    return torch.cat([t.flatten(1) if t.ndim > 1 else t[:, None] for t in as_tuple(y)], 1)
+
+
+def vectors_to_parts(vectors: Tensor, like: Parts) -> Parts:
+    """Return vectors (..., D) in the form and the dtype of ``like``, (..., *event)."""
+    tensors = as_tuple(like)
+    pieces = vectors.split([math.prod(t.shape[1:]) for t in tensors], -1)
+    shaped = [p.reshape(*p.shape[:-1], *t.shape[1:]).to(t.dtype) for p, t in zip(pieces, tensors, strict=True)]
+    return pack_like(shaped, like)
 
 
 def select_rows(theta: Parts, rows: Tensor) -> Parts:

@@ -23,8 +23,16 @@ from torch import Tensor
 
 from .errors import InfeasibleError
 from .oracle import KBest, Oracle
-from .parts import AnyParts, Parts, as_tuple, batch_size, inner_product, map_parts, pack_like
-from .shapes import Float
+from .parts import (
+    AnyParts,
+    Parts,
+    as_tuple,
+    batch_size,
+    inner_product,
+    map_parts,
+    parts_to_vectors,
+    vectors_to_parts,
+)
 from .validation.options import check_k
 
 __all__ = [
@@ -32,8 +40,6 @@ __all__ = [
     "Restrictable",
     "Solved",
     "argmax_of_feasible",
-    "as_parts",
-    "flatten_parts",
     "in_order",
     "ranked_search",
 ]
@@ -123,17 +129,17 @@ class Restrictable(KBest):
 
         def solve(rows: Tensor, low: Tensor, high: Tensor, _: Tensor | None) -> Solved:
             own = map_parts(lambda t: t[rows], theta)
-            y, found = self[rows].restricted_argmax(own, as_parts(low, theta), as_parts(high, theta))
+            y, found = self[rows].restricted_argmax(own, vectors_to_parts(low, theta), vectors_to_parts(high, theta))
             scores = inner_product(map_parts(lambda t: t[rows], theta64), map_parts(Tensor.double, y))
-            return Solved(flatten_parts(y), torch.where(found & ~scores.isnan(), scores, -math.inf))
+            return Solved(parts_to_vectors(y), torch.where(found & ~scores.isnan(), scores, -math.inf))
 
         start = self.argmax(theta)
-        root = Solved(flatten_parts(start), inner_product(theta64, map_parts(Tensor.double, start)))
+        root = Solved(parts_to_vectors(start), inner_product(theta64, map_parts(Tensor.double, start)))
         low, high = (
-            flatten_parts(map_parts(lambda t: t.expand(size, *t.shape[1:]), end)) for end in self.part_bounds(theta)
+            parts_to_vectors(map_parts(lambda t: t.expand(size, *t.shape[1:]), end)) for end in self.part_bounds(theta)
         )
         found = ranked_search(solve, root, low, high, k, nested=self.has_nested_structures)
-        structures = as_parts(found.values, theta)
+        structures = vectors_to_parts(found.values, theta)
         return structures, found.scores.to(as_tuple(theta)[0].dtype), ~found.scores.isneginf()
 
 
@@ -346,16 +352,3 @@ class _Slots:
 
 
 # ----------------------------------------------------------------------------- flat structures
-
-
-def flatten_parts(y: Parts) -> Float[Tensor, "batch parts"]:
-    """Return the parts (B, *event) of all tensors as vectors (B, D)."""
-    return torch.cat([t.flatten(1) if t.ndim > 1 else t[:, None] for t in as_tuple(y)], 1)
-
-
-def as_parts(vectors: Tensor, like: Parts) -> Parts:
-    """Return vectors (..., D) in the form and the dtype of ``like``, (..., *event)."""
-    tensors = as_tuple(like)
-    pieces = vectors.split([math.prod(t.shape[1:]) for t in tensors], -1)
-    shaped = [p.reshape(*p.shape[:-1], *t.shape[1:]).to(t.dtype) for p, t in zip(pieces, tensors, strict=True)]
-    return pack_like(shaped, like)

@@ -17,8 +17,8 @@ from torch import Tensor
 from ..errors import UnsupportedError
 from ..noise import Gumbel
 from ..oracle import GibbsOracle, Oracle, Samplable
-from ..parts import Parts, batch_size, inner_product, map_parts, select_rows
-from ..restriction import Restrictable, Solved, as_parts, flatten_parts, ranked_search
+from ..parts import Parts, batch_size, inner_product, map_parts, parts_to_vectors, select_rows, vectors_to_parts
+from ..restriction import Restrictable, Solved, ranked_search
 
 __all__ = ["sample_without_replacement"]
 
@@ -79,7 +79,7 @@ def sample_without_replacement(
                 "fewer structures or raise the temperature"
             )
         draws.finish(rows)
-    return as_parts(draws.found, theta), draws.valid()
+    return vectors_to_parts(draws.found, theta), draws.valid()
 
 
 def _with_method_for_peaks(
@@ -99,7 +99,7 @@ def _with_method_for_peaks(
     draws = _DistinctDraws(oracle, theta, n, generator)
     draws.total = torch.where(is_peaked, 0, draws.total)
     draws.draw_with_replacement(None)
-    structures, valid = as_parts(draws.found, theta), draws.valid()
+    structures, valid = vectors_to_parts(draws.found, theta), draws.valid()
     if len(rows):
         own = map_parts(lambda t: t[rows], theta)
         others, valid[:, rows] = oracle[rows].sample_without_replacement(own, n, generator)
@@ -123,7 +123,7 @@ class _DistinctDraws:
 
     def __init__(self, oracle: Any, theta: Parts, n: int, generator: torch.Generator | None) -> None:
         self.oracle, self.theta, self.generator = oracle, theta, generator
-        like = flatten_parts(theta)
+        like = parts_to_vectors(theta)
         self.found = like.new_zeros(n, *like.shape)
         self.count = torch.zeros(len(like), dtype=torch.int64, device=like.device)
         # The number of structures of each instance, or n if there are more.
@@ -141,7 +141,7 @@ class _DistinctDraws:
         while len(rows) and (most is None or drawn < most):
             oracle: Samplable = self.oracle[rows]
             samples = oracle.sample(select_rows(self.theta, rows), batch, self.generator)
-            draws = flatten_parts(map_parts(lambda t: t.flatten(0, 1), samples)).unflatten(0, (batch, len(rows)))
+            draws = parts_to_vectors(map_parts(lambda t: t.flatten(0, 1), samples)).unflatten(0, (batch, len(rows)))
             for several in draws.split(_DRAWS_AT_ONCE):
                 self._add(rows, several)
             if drawn == 0 and most is not None:
@@ -196,7 +196,10 @@ class _DistinctDraws:
             return Solved(values, scores)
 
         def draw(of: Tensor, low: Tensor, high: Tensor, parent: Tensor) -> tuple[Tensor, Tensor]:
-            own, bounds = map_parts(lambda t: t[of], theta), (as_parts(low, theta), as_parts(high, theta))
+            own, bounds = (
+                map_parts(lambda t: t[of], theta),
+                (vectors_to_parts(low, theta), vectors_to_parts(high, theta)),
+            )
             values, scores = torch.zeros_like(low), torch.full_like(parent, -math.inf)
             _, exists = oracle[of].restricted_argmax(own, *bounds)
             some = exists.nonzero()[:, 0]
@@ -211,11 +214,11 @@ class _DistinctDraws:
             free, limit = log_z + noise, parent[some]
             limit = torch.where(limit >= _KNOWN, math.inf, limit)
             scores[some] = -torch.logaddexp(-limit, -free)
-            values[some] = flatten_parts(map_parts(lambda t: t[0], solver.sample(restricted, 1, self.generator)))
+            values[some] = parts_to_vectors(map_parts(lambda t: t[0], solver.sample(restricted, 1, self.generator)))
             return values, scores
 
         bounds = oracle.part_bounds(theta)
-        low, high = (flatten_parts(map_parts(lambda t: t.expand(len(rows), *t.shape[1:]), end)) for end in bounds)
+        low, high = (parts_to_vectors(map_parts(lambda t: t.expand(len(rows), *t.shape[1:]), end)) for end in bounds)
         root = Solved(found[0], torch.full_like(found[0, :, 0], _KNOWN * n))
         nested = oracle.has_nested_structures
         ranked = ranked_search(solve, root, low, high, n, nested=nested)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..parts import Parts, as_tuple, inner_product, map_parts
+from ..parts import Parts, as_tuple, inner_product, map_parts, parts_to_vectors
 
-__all__ = ["Enumeration", "flatten_parts", "nearest_point", "nearest_point_of_hull", "row_group_ids", "to_float64_cpu"]
+__all__ = ["Enumeration", "nearest_point", "nearest_point_of_hull", "row_group_ids", "rows_of_parts", "to_float64_cpu"]
 
 
 def to_float64_cpu(parts: Parts) -> Parts:
@@ -21,9 +21,9 @@ def to_float64_cpu(parts: Parts) -> Parts:
     return map_parts(lambda t: t.detach().to("cpu", torch.float64), parts)
 
 
-def flatten_parts(y: Parts) -> Tensor:
+def rows_of_parts(y: Parts) -> Tensor:
     """Return structures (N, *event), a tensor or a tuple of tensors, as float64 rows (N, d)."""
-    return torch.cat([t.flatten(1) for t in as_tuple(to_float64_cpu(y))], 1)
+    return parts_to_vectors(to_float64_cpu(y))
 
 
 def row_group_ids(rows: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class Enumeration:
         y : (1, *event) Tensor, or tuple of them
             A structure.
         """
-        found = (flatten_parts(self.structures) == flatten_parts(y)).all(1).nonzero()
+        found = (rows_of_parts(self.structures) == rows_of_parts(y)).all(1).nonzero()
         return int(found[0, 0]) if len(found) else None
 
     def project(self, theta: Parts) -> Parts:
@@ -130,8 +130,8 @@ class Enumeration:
 
         Forbidden parts do not count in the norm.
         """
-        rows = flatten_parts(self.structures)[self.allowed(theta)]
-        target = flatten_parts(theta)[0]
+        rows = rows_of_parts(self.structures)[self.allowed(theta)]
+        target = rows_of_parts(theta)[0]
         target = target.where(target > -torch.inf, 0.0)
         point = nearest_point_of_hull(rows, target)
         pieces = iter(point.split([t[0].numel() for t in as_tuple(self.structures)]))

@@ -18,7 +18,7 @@ from ..solution import Solution
 from .cases import Case
 from .check import Check, add_check
 from .comparisons import NotApplicable, expect, expect_close
-from .enumeration import flatten_parts, nearest_point, nearest_point_of_hull
+from .enumeration import nearest_point, nearest_point_of_hull, rows_of_parts
 from .finite_differences import expect_derivative
 from .theta_families import instance
 
@@ -88,7 +88,7 @@ def hull(case: Case) -> None:
     if case.relaxation.mean_may_leave_hull:
         return
     for b in range(case.size):
-        target = flatten_parts(instance(mean, b))[0]
+        target = rows_of_parts(instance(mean, b))[0]
         distance = (_nearest_point(case, b, target) - target).norm().item()
         expect(distance <= tolerance, f"the mean at batch index {b} lies {distance:.3g} away from conv(Y)")
 
@@ -170,7 +170,7 @@ def loss_minimum(case: Case) -> None:
     sharp = case.with_tensors([t * 1e4 for t in as_tuple(case.user_theta)])
     y, mean = sharp.oracle.argmax(sharp.theta), _solve(sharp).mean
     loss = _loss(sharp, sharp.user_theta, y)
-    at_gold = (flatten_parts(mean) - flatten_parts(y)).abs().amax(1) <= 1e-12
+    at_gold = (rows_of_parts(mean) - rows_of_parts(y)).abs().amax(1) <= 1e-12
     for value in loss[at_gold].tolist():
         expect(value <= 1e4 * tolerance, f"the loss is {value:.3g} where the mean is the gold structure")
 
@@ -218,7 +218,7 @@ def _nearest_point(case: Case, b: int, target: Tensor) -> Tensor:
     """Return the point of conv(Y) of instance ``b`` nearest to ``target``."""
     listed = case.enumeration(b)
     if listed is not None:
-        return nearest_point_of_hull(flatten_parts(listed.structures), target)
+        return nearest_point_of_hull(rows_of_parts(listed.structures), target)
     if case.oracle.requires_nonpositive_theta:
         raise NotApplicable("the oracle does not enumerate structures, and takes only scores of at most 0")
     one = case.rows([b])
@@ -227,6 +227,6 @@ def _nearest_point(case: Case, b: int, target: Tensor) -> Tensor:
         pieces = direction.split([t[0].numel() for t in as_tuple(one.theta)])
         shaped = [p.reshape(1, *t.shape[1:]) for p, t in zip(pieces, as_tuple(one.theta), strict=True)]
         toward = one.with_tensors(shaped)
-        return flatten_parts(toward.oracle.argmax(toward.theta))[0]
+        return rows_of_parts(toward.oracle.argmax(toward.theta))[0]
 
     return nearest_point(best, target)

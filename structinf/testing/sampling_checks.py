@@ -12,7 +12,7 @@ from ..parts import Parts, as_tuple, map_parts
 from .cases import Case
 from .check import Check, add_check
 from .comparisons import expect, expect_close, expect_equal, fail, named_tensors
-from .enumeration import flatten_parts, row_group_ids
+from .enumeration import row_group_ids, rows_of_parts
 
 __all__ = ["ORACLE_CHECKS"]
 
@@ -40,8 +40,8 @@ def frequencies(case: Case) -> None:
     drawn = _sample(case, n, 1)
     for b, theta, enumeration in case.enumerations():
         p = enumeration.probabilities(theta)
-        listed = flatten_parts(enumeration.structures)
-        rows = flatten_parts(map_parts(lambda t, b=b: t[:, b], drawn))
+        listed = rows_of_parts(enumeration.structures)
+        rows = rows_of_parts(map_parts(lambda t, b=b: t[:, b], drawn))
         places = row_group_ids(torch.cat([listed, rows]))
         counts = places[len(p) :].bincount(minlength=int(places.max()) + 1)[places[: len(p)]].double()
         _expect_frequencies(counts, n * p, b)

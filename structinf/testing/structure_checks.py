@@ -16,7 +16,7 @@ from ..parts import Parts, as_tuple, inner_product, map_parts, pack_like
 from .cases import Case
 from .check import Check, add_check
 from .comparisons import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors
-from .enumeration import Enumeration, flatten_parts, nearest_point_of_hull, row_group_ids, to_float64_cpu
+from .enumeration import Enumeration, nearest_point_of_hull, row_group_ids, rows_of_parts, to_float64_cpu
 from .finite_differences import expect_derivative
 from .theta_families import instance, magnitude
 
@@ -36,7 +36,7 @@ def enumeration(case: Case) -> None:
         for name, t, shape in named_tensors("enumerate's result", listed.structures, shapes):
             expect(t.dtype == torch.float64, f"{name} must be float64, got {t.dtype}")
             expect(t.shape[1:] == shape, f"{name} must have shape (N, *{shape}), got {tuple(t.shape)}")
-        rows = flatten_parts(listed.structures)
+        rows = rows_of_parts(listed.structures)
         expect(len(rows) > 0, f"enumerate lists no structure at batch index {b}")
         if masks is not None:
             for t, mask in zip(as_tuple(listed.structures), as_tuple(masks), strict=True):
@@ -57,7 +57,7 @@ def known_set(case: Case) -> None:
         raise NotApplicable("the oracle's known_set is None")
     masks = as_tuple(masks)[0] if (masks := oracle.valid_parts(case.theta)) is not None else None
     for b, _, listed in case.enumerations():
-        rows = flatten_parts(listed.structures)
+        rows = rows_of_parts(listed.structures)
         n = rows.shape[1] if masks is None else int(masks[min(b, len(masks) - 1)].sum())
         ones: int | None = {"one_of_n": 1, "all_bits": None, "k_of_n": _size_of(oracle, b)}[name]
         count = 2**n if ones is None else math.comb(n, ones)
@@ -180,7 +180,7 @@ def _expect_k_best(case: Case, structures: Parts, scores: Tensor, valid: Tensor,
             is_descending = (scores[i] <= scores[i - 1] + tolerance) | ~valid[i]
             expect(is_descending.all(), f"scores[{i}] from topk is above scores[{i - 1}]")
     for b in range(case.size):
-        rows = flatten_parts(map_parts(lambda t, b=b: t[valid[:, b], b], structures))
+        rows = rows_of_parts(map_parts(lambda t, b=b: t[valid[:, b], b], structures))
         expect(len(row_group_ids(rows).unique()) == len(rows), f"topk lists a structure twice at batch index {b}")
         enumeration = case.enumeration(b)
         if enumeration is None:
@@ -240,7 +240,7 @@ def entropy_projection(case: Case) -> None:
         project = functools.partial(case.oracle.project_entropy, binary=binary)
         mean = project(case.theta)
         for b, theta, enumeration in case.enumerations():
-            _expect_most_entropy(case, flatten_parts(instance(mean, b))[0], theta, enumeration, binary, b)
+            _expect_most_entropy(case, rows_of_parts(instance(mean, b))[0], theta, enumeration, binary, b)
         if case.dtype == torch.float64 and not _has_ties(case.theta):
             expect_derivative(project, case.theta, case.generator(), f"project_entropy(binary={binary})")
 
@@ -249,12 +249,12 @@ def _expect_most_entropy(
     case: Case, mean: Tensor, theta: Parts, enumeration: Enumeration, binary: bool, b: int
 ) -> None:
     """Check that a point is best: the objective decreases from the point towards every structure."""
-    rows = flatten_parts(enumeration.structures)[enumeration.allowed(theta)]
+    rows = rows_of_parts(enumeration.structures)[enumeration.allowed(theta)]
     inside = nearest_point_of_hull(rows, mean)
     what = f"project_entropy(binary={binary}) at batch index {b}"
     expect_close(mean, inside, 1e-6 + case.rounding_error(10.0), f"{what} (the nearest point of conv(Y) is expected)")
     used = (rows != mean).any(0)  # other parts are equal in all structures
-    scores, mu, rows = flatten_parts(theta)[0][used], mean[used], rows[:, used]
+    scores, mu, rows = rows_of_parts(theta)[0][used], mean[used], rows[:, used]
     slope = scores - 1 - mu.log() + (1 + (1 - mu).log() if binary else 0)
     gain = ((rows - mu) @ slope).max() if len(mu) else 0.0
     tolerance = 1e-6 + case.rounding_error((scores.abs() + 2 + (1 / (1 - mu) if binary else 0)).sum())
