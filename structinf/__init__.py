@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from .restriction import Restrictable
     from .smoothing import Smoothable
     from .solution import Solution
+    from .support_cache import SupportCache
     from .testing import check_transition_system
     from .transitions import (
         Sequences,
@@ -190,6 +191,7 @@ __all__ = [
     "StructuredAttention",
     "StructuredMultiheadAttention",
     "Support",
+    "SupportCache",
     "TagScheme",
     "TemperatureSchedule",
     "TokenMask",
@@ -318,6 +320,7 @@ _NAMES_BY_MODULE = {
     ".restriction": "Restrictable",
     ".smoothing": "Smoothable",
     ".solution": "Solution",
+    ".support_cache": "SupportCache",
     ".testing": "check_transition_system",
     ".transitions": (
         "SequenceSample Sequences TransitionSystem decode_beam decode_greedy sample_ancestral sequence_log_prob "

@@ -22,6 +22,7 @@ from .oracle import Oracle
 from .parts import Parts, PartsT, as_tuple, list_to_tuple, map_parts, pack_like
 from .relaxation import RELAXATIONS, Relaxation
 from .solution import PADDING, Solution
+from .support_cache import CachedSupports
 
 __all__ = ["decode", "encode", "infer", "relax", "restrict", "same_instances"]
 
@@ -140,7 +141,7 @@ def infer(
     oracle: str | Oracle,
     relaxation: str | Relaxation = "sparsemap",
     *,
-    warm_start: Solution | None = None,
+    warm_start: Solution | CachedSupports | None = None,
     generator: torch.Generator | None = None,
     on_infeasible: OnInfeasible = "raise",
     **options: Any,
@@ -155,9 +156,10 @@ def infer(
         The set of structures: an object, or a name of :func:`list_oracles`, with its options.
     relaxation : str or Relaxation
         The map from θ to μ: an object, or a name of :func:`list_relaxations`, with its options.
-    warm_start : Solution, optional
-        An earlier solution for scores of the same shape and the same instance data. Iterative relaxations start
-        from its support; other relaxations raise UnsupportedError.
+    warm_start : Solution, or result of SupportCache.select, optional
+        An earlier solution for scores of the same shape and the same instance data, or the supports of the same
+        examples from a :class:`SupportCache`. Iterative relaxations start from the support; other relaxations raise
+        UnsupportedError.
     generator : torch.Generator, optional
         The source of all noise, on the device of θ. If None, noise comes from torch's default generator.
     on_infeasible : "raise" or "zero"
@@ -199,7 +201,7 @@ def _solve_problem(
     theta: Parts,
     oracle: str | Oracle,
     relaxation: str | Relaxation,
-    warm_start: Solution | None,
+    warm_start: Solution | CachedSupports | None,
     generator: torch.Generator | None,
     on_infeasible: OnInfeasible,
     options: dict[str, Any],
@@ -211,7 +213,7 @@ def _solve_problem(
     return solution, {"mean": solution.mean, "value": solution.value, "weights": solution.weights}
 
 
-def _solution(relaxation: Relaxation, warm_start: Solution | None, problem: Problem) -> Solution:
+def _solution(relaxation: Relaxation, warm_start: Solution | CachedSupports | None, problem: Problem) -> Solution:
     with problem.plain_modes():
         start = None if warm_start is None else _flat_support(warm_start, problem)
         solution = relaxation.solve(problem.oracle, problem.theta, start)
@@ -367,11 +369,43 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
         return problem.restore(labels[:, :0] if problem.has_size_0 else labels, fill=PADDING)
 
 
-def _flat_support(warm_start: Solution, problem: Problem) -> Parts | None:
+def _flat_support(warm_start: Solution | CachedSupports, problem: Problem) -> Parts | None:
+    """Return the structures of a warm start, (K, B, *event), for the instances of the problem."""
+    if isinstance(warm_start, CachedSupports):
+        if warm_start.examples.shape != problem.batch_shape:
+            raise InvalidInputError(
+                f"warm_start: the examples have shape {tuple(warm_start.examples.shape)}, and theta has the batch "
+                f"shape {tuple(problem.batch_shape)}; pass a number for each instance to SupportCache.select"
+            )
+        support = warm_start.structures(problem.whole_oracle, problem.theta, problem.event_shapes)
+    else:
+        support = _support_of(warm_start, problem)
+    if support is None or problem.has_size_0:
+        return None
+    if len(as_tuple(support)) != len(as_tuple(problem.theta)):
+        raise InvalidInputError(
+            f"warm_start: the structures of the solution have {len(as_tuple(support))} tensors, and theta has "
+            f"{len(as_tuple(problem.theta))}; pass a solution for scores of the same form"
+        )
+    return map_parts(lambda t, like: _flat_structures(t, like, problem), support, problem.theta)
+
+
+def _flat_structures(t: Tensor, like: Tensor, problem: Problem) -> Tensor:
+    count, event = problem.batch_shape.numel(), like.shape[1:]
+    if t.shape[1:] not in (problem.batch_shape + event, (count, *event)):
+        raise InvalidInputError(
+            f"warm_start: the structures of the solution have shape {tuple(t.shape[1:])}, and theta needs shape "
+            f"{tuple(problem.batch_shape + event)}; pass a solution for scores of the same shape"
+        )
+    flattened = t.detach().to(like).reshape(len(t), count, *event)
+    return flattened if problem.solved is None else problem.solved.select(flattened, 1)
+
+
+def _support_of(warm_start: Solution, problem: Problem) -> Parts:
     if not isinstance(warm_start, Solution):
         raise TypeError(
-            f"warm_start must be a Solution, as infer returns it, or None, got {type(warm_start).__name__}; pass the "
-            "result of an earlier infer"
+            f"warm_start must be a Solution, as infer returns it, a SupportCache.select(...), or None, got "
+            f"{type(warm_start).__name__}; pass the result of an earlier infer"
         )
     support = warm_start.support
     if support is None:
@@ -384,24 +418,7 @@ def _flat_support(warm_start: Solution, problem: Problem) -> Parts | None:
             f"structures may be invalid here; got a solution of {warm_start.oracle!r}, and the call has "
             f"{problem.oracle!r}"
         )
-
-    def flat(t: Tensor, like: Tensor) -> Tensor:
-        if t.shape[1:] != problem.batch_shape + like.shape[1:]:
-            raise InvalidInputError(
-                f"warm_start: the structures of the solution have shape {tuple(t.shape[1:])}, and theta needs shape "
-                f"{tuple(problem.batch_shape + like.shape[1:])}; pass a solution for scores of the same shape"
-            )
-        flattened = t.detach().to(like).reshape(len(t), problem.batch_shape.numel(), *like.shape[1:])
-        return flattened if problem.solved is None else problem.solved.select(flattened, 1)
-
-    if problem.has_size_0:
-        return None
-    if len(as_tuple(support)) != len(as_tuple(problem.theta)):
-        raise InvalidInputError(
-            f"warm_start: the structures of the solution have {len(as_tuple(support))} tensors, and theta has "
-            f"{len(as_tuple(problem.theta))}; pass a solution for scores of the same form"
-        )
-    return map_parts(flat, support, problem.theta)
+    return support
 
 
 def same_instances(a: Oracle, b: Oracle) -> bool:

@@ -14,6 +14,7 @@ from .oracle import Oracle
 from .parts import Parts, PartsT
 from .relaxation import Relaxation, inner_modules, register_temperature
 from .solution import Solution
+from .support_cache import CachedSupports
 
 __all__ = ["Layer"]
 
@@ -106,7 +107,7 @@ class Layer(nn.Module):
         self,
         theta: Parts,
         *,
-        warm_start: Solution | None = None,
+        warm_start: Solution | CachedSupports | None = None,
         generator: torch.Generator | None = None,
         **instance_data: Any,
     ) -> Solution:
@@ -116,7 +117,7 @@ class Layer(nn.Module):
         ----------
         theta : (..., *event) Tensor, or tuple of them
             Scores of the parts, as for :func:`structinf.relax`.
-        warm_start : Solution, optional
+        warm_start : Solution, or result of SupportCache.select, optional
             An earlier solution for scores of the same shape. Iterative relaxations start from its support.
         generator : torch.Generator, optional
             The source of all noise, on the device of θ. If None, noise comes from torch's default generator.
