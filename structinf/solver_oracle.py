@@ -171,11 +171,13 @@ class SolverOracle(Oracle):
         return values
 
     def _warn(self, outcomes: Sequence[Outcome]) -> None:
-        short = [f"batch index {i} (by {o.gap:.3g})" for i, o in enumerate(outcomes) if o.status == "limit"]
-        if short:
+        stopped = [(i, o) for i, o in enumerate(outcomes) if o.status == "limit"]
+        if stopped:
+            short = [f"batch index {i} (by {o.gap:.3g})" for i, o in stopped]
             shown = ", ".join(short if len(short) <= 10 else [*short[:10], f"and {len(short) - 10} more"])
+            why = " or ".join(dict.fromkeys(o.why for _, o in stopped))
             warn_user(
-                f"{self.label()}: the solver stopped at its time limit; scores may be below the best, by a relative "
+                f"{self.label()}: the solver stopped at {why}; scores may be below the best, by a relative "
                 f"gap, at {shown}; raise time_limit or gap",
                 ConvergenceWarning,
             )

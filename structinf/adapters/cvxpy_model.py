@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,6 +16,9 @@ from ..solver_oracle import OnLimit, Outcome
 from .model_oracle import ModelOracle, SolverModel, import_package, limited
 
 __all__ = ["CvxpyModel", "from_cvxpy"]
+
+# Two oracles of one problem write to the same variables and parameters.
+_lock = threading.Lock()
 
 _TOLERANCE = 1e-5
 """The violation of constraints tolerated in a solution that is not proved optimal."""
@@ -77,7 +81,12 @@ def from_cvxpy(
     ``sparsemap`` comes only close to the mean. On ties, a solver of cones may return a point between the best points.
 
     Solutions satisfy the constraints within the tolerances of the solver, and integer variables are rounded. A call
-    overwrites the values of the variables of ``problem``.
+    overwrites the values of the variables of ``problem``. Oracles of cvxpy solve one instance at a time in a process.
+
+    HiGHS prints its version once in a process.
+
+    Each call reads the present values of the parameters in the constraints. Structures kept by ``pooled``, or by the
+    pool of a loss, come from the earlier values: make a new pool after a change.
 
     Examples
     --------
@@ -115,7 +124,7 @@ class CvxpyModel(SolverModel):
     def __init__(self, problem: Any, variable: Any, solver: Any, solver_options: Mapping[str, Any]) -> None:
         cvxpy = _cvxpy()
         if isinstance(variable, Sequence):
-            variable = cvxpy.hstack(variable) if all(_is_expression(v) for v in variable) else None
+            variable = _joined(variable)
         if not _is_expression(variable) or not variable.is_affine() or variable.is_complex():
             raise InvalidInputError(
                 "variable must be a variable of the problem, or a real affine expression of its variables, got "
@@ -124,16 +133,17 @@ class CvxpyModel(SolverModel):
         known = {v.id for v in problem.variables()}
         for v in variable.variables():
             if v.id not in known:
-                raise InvalidInputError(f"variable: {v.name()} occurs in no constraint of the problem")
+                raise InvalidInputError(
+                    f"variable: {v.name()} occurs in no constraint of the problem; add a constraint with the variable"
+                )
         if variable.ndim == 0:
             raise InvalidInputError("variable must have at least one dimension; reshape it to (1,)")
-        for parameter in problem.parameters():
-            if parameter.value is None:
-                raise InvalidInputError(f"problem: the parameter {parameter.name()} has no value; set its value first")
         self.shape, self._expression, self._constraints = tuple(variable.shape), variable, list(problem.constraints)
         self.low, self.high, self.is_integer = _domain(variable)
         self._theta = cvxpy.Parameter(variable.shape)
         self._problem = self._with_constraints([])
+        self._parameters = [p for p in self._problem.parameters() if p is not self._theta]
+        self._check_parameters()
         if not self._problem.is_dcp():
             wrong = [str(c) for c in self._constraints if not c.is_dcp()]
             raise InvalidInputError(f"problem: the constraint {wrong[0]} is not convex by the rules of cvxpy")
@@ -150,6 +160,11 @@ class CvxpyModel(SolverModel):
             self.score_bits = 0  # solvers of cones have relative tolerances
         self._options = dict(solver_options)
 
+    def _check_parameters(self) -> None:
+        for parameter in self._parameters:
+            if parameter.value is None:
+                raise InvalidInputError(f"problem: the parameter {parameter.name()} has no value; set its value first")
+
     def _with_constraints(self, more: list[Any]) -> Any:
         cvxpy = _cvxpy()
         objective = cvxpy.Maximize(cvxpy.sum(cvxpy.multiply(self._theta, self._expression)))
@@ -163,6 +178,11 @@ class CvxpyModel(SolverModel):
         return self._with_constraints([cvxpy.multiply(fixes, self._expression) == 0]), fixes
 
     def solve(self, scores: np.ndarray, fixed: np.ndarray, limits: Any) -> Outcome:
+        with _lock:
+            self._check_parameters()
+            return self._solve(scores, fixed, limits)
+
+    def _solve(self, scores: np.ndarray, fixed: np.ndarray, limits: Any) -> Outcome:
         cvxpy, problem = _cvxpy(), self._problem
         self._theta.value = scores.reshape(self.shape)
         if fixed.any():
@@ -191,12 +211,14 @@ class CvxpyModel(SolverModel):
     def _values(self) -> np.ndarray | None:
         """Return the value of the expression for rounded integer variables."""
         for v in self._expression.variables():
-            if v.value is None:
-                return None
             low, high, is_integer = _domain(v)
-            values = np.asarray(v.value, np.float64).reshape(-1)
+            if v.attributes["complex"] or v.attributes["imag"] or not is_integer.any():
+                continue
+            values = _dense(v)
+            if values is None:
+                return None
             v.save_value(np.where(is_integer, np.rint(values), values).clip(low, high).reshape(v.shape))
-        return np.asarray(self._expression.value, np.float64).reshape(-1)
+        return _dense(self._expression)
 
     def _limits(self, limits: Any, is_mixed: bool) -> dict[str, Any]:
         """Return the time limit and the gap as arguments of the solver."""
@@ -219,8 +241,26 @@ class CvxpyModel(SolverModel):
         return given
 
 
+def _joined(variables: Any) -> Any:
+    """Return the expression of a list of expressions, and other sequences themselves."""
+    if not variables or not all(_is_expression(v) for v in variables):
+        return variables
+    try:
+        return _cvxpy().hstack(variables)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"variable: cvxpy.hstack cannot join the list ({error}); pass one expression, for example "
+            "cvxpy.hstack([cvxpy.vec(x, order='C'), y])"
+        ) from error
+
+
 def _domain(expression: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the least and largest values of an expression, and which are integers, as far as its attributes say."""
+    joined = {"Hstack": np.hstack, "Vstack": np.vstack}.get(type(expression).__name__)
+    if joined is not None:
+        parts = [[end.reshape(a.shape) for end in _domain(a)] for a in expression.args]
+        low, high, is_integer = (joined(ends).reshape(-1) for ends in zip(*parts, strict=True))
+        return low, high, is_integer
     low, high, is_integer = (
         np.full(expression.shape, -np.inf),
         np.full(expression.shape, np.inf),
@@ -233,16 +273,27 @@ def _domain(expression: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             if places is True:
                 is_integer[...] = True
             elif places:
-                is_integer[tuple(map(list, zip(*places, strict=True)))] = True
+                is_integer[tuple(map(list, places))] = True  # the coordinates of each dimension
             if name == "boolean":
                 low[is_integer], high[is_integer] = 0.0, 1.0
-        if attributes.get("bounds") is not None:
-            low, high = (np.broadcast_to(end, expression.shape) for end in attributes["bounds"])
+        # Bounds that are expressions of parameters may change.
+        ends = [None if _is_expression(end) else end for end in attributes.get("bounds") or (None, None)]
+        low = low if ends[0] is None else np.maximum(low, ends[0])
+        high = high if ends[1] is None else np.minimum(high, ends[1])
         if expression.is_nonneg():
             low = np.maximum(low, 0.0)
         if expression.is_nonpos():
             high = np.minimum(high, 0.0)
     return low.reshape(-1), high.reshape(-1), is_integer.reshape(-1)
+
+
+def _dense(expression: Any) -> np.ndarray | None:
+    """Return the value of an expression as a vector in row-major order."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # cvxpy warns of dense values of sparse variables
+        value = expression.value
+    value = value.toarray() if hasattr(value, "toarray") else value
+    return None if value is None else np.asarray(value, np.float64).reshape(-1)
 
 
 def _is_linear(constraint: Any) -> bool:

@@ -108,6 +108,7 @@ class GurobiModel(SolverModel):
         self.shape = array.shape
         self._model = copy = model.copy()
         copy.Params.OutputFlag = 0
+        self._options = {name.lower() for name in solver_options}
         for name, value in solver_options.items():
             try:
                 copy.setParam(name, value)
@@ -133,9 +134,10 @@ class GurobiModel(SolverModel):
         model.setAttr("Obj", variables, scores.tolist())
         for name, end in (("LB", self._low), ("UB", self._high)):
             model.setAttr(name, variables, np.where(fixed, 0.0, end).tolist())
-        if limits.time_limit is not None:
-            model.Params.TimeLimit = limits.time_limit
-        model.Params.MIPGap, model.Params.MIPGapAbs = limits.gap, 0.0
+        own = {"TimeLimit": limits.time_limit, "MIPGap": limits.gap, "MIPGapAbs": 0.0}
+        for name, value in own.items():
+            if value is not None and name.lower() not in self._options:
+                model.setParam(name, value)
         model.optimize()
         codes, status = gurobipy.GRB.Status, model.Status
         if status == codes.INFEASIBLE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 import importlib
 import math
 import threading
@@ -84,18 +83,19 @@ def as_variable_array(variables: Any, key: Callable[[Any], Hashable]) -> np.ndar
     Parameters
     ----------
     variables : mapping, array or nested sequence
-        The variables; of a mapping, the values in their order.
+        The variables; of a mapping, the values in their order. A sequence may hold mappings and arrays of one shape.
     key : callable
         Returns the identity of a variable, or raises InvalidInputError for objects that are no variables.
     """
-    values: Any = getattr(variables, "values", None)
-    if callable(values):
-        items: Any = values()
-        variables = list(items)
+    items = _as_list(variables)
     try:
-        array = np.array(variables.tolist() if hasattr(variables, "tolist") else variables, dtype=object)
+        array = np.array(items, dtype=object)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"variables must be a list or an array of variables ({error})") from None
+    if isinstance(items, list) and any(isinstance(item, list) for item in array.flat):
+        raise InvalidInputError(
+            "variables: the nested lists or arrays have different shapes; give one flat list of all variables"
+        )
     if array.ndim == 0 or array.size == 0:
         raise InvalidInputError(
             f"variables must be a list or an array with at least one variable, got {type(variables).__name__}; wrap a "
@@ -107,6 +107,19 @@ def as_variable_array(variables: Any, key: Callable[[Any], Hashable]) -> np.ndar
         if first != i:
             raise InvalidInputError(f"variables: {variable} is given twice, at index {first} and {i}; give it once")
     return array
+
+
+def _as_list(variables: Any) -> Any:
+    """Return mappings and arrays as lists, also inside sequences, and other objects themselves."""
+    values: Any = getattr(variables, "values", None)
+    if callable(values):
+        found: Any = values()
+        found = list(found)
+        # A scalar variable of Pyomo holds itself.
+        variables = variables if len(found) == 1 and found[0] is variables else found
+    elif hasattr(variables, "tolist"):
+        variables = variables.tolist()
+    return [_as_list(item) for item in variables] if isinstance(variables, list | tuple) else variables
 
 
 def limited(values: np.ndarray | None, gap: float, reason: str) -> Outcome:
@@ -140,6 +153,9 @@ class ModelOracle(SolverOracle):
     takes_threads: ClassVar[bool] = False
     padding_stays_in_place: ClassVar[bool] = True
 
+    _lock: ClassVar[threading.Lock]
+    """Held while the model solves an instance. Each oracle and its copies have one."""
+
     kind: type[SolverModel]
     model: Any
     variables: Any = None
@@ -148,6 +164,7 @@ class ModelOracle(SolverOracle):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "_lock", threading.Lock())
         if self.solver_options is not None and not isinstance(self.solver_options, Mapping):
             raise InvalidInputError(f"solver_options must be a mapping of names to values, got {self.solver_options!r}")
         object.__setattr__(self, "event_ndim", len(self._solver_model.shape))
@@ -178,8 +195,16 @@ class ModelOracle(SolverOracle):
         """Whether ``model`` is a function that builds the model."""
         return not self.kind.is_model(self.model)
 
-    @functools.cached_property
+    @property
     def _solver_model(self) -> SolverModel:
+        # The threads that share an unpickled oracle must build one model.
+        with self._lock:
+            built = vars(self).get("_built_model")
+            if built is None:
+                built = vars(self)["_built_model"] = self._new_model()
+            return built
+
+    def _new_model(self) -> SolverModel:
         kind, model, variables = self.kind, self.model, self.variables
         if self._is_built:
             if not callable(model) or variables is not None:
@@ -197,10 +222,6 @@ class ModelOracle(SolverOracle):
             raise InvalidInputError("variables: pass the variables of the model that theta scores")
         return kind(model, variables, self.solver, self.solver_options or {})
 
-    @functools.cached_property
-    def _lock(self) -> threading.Lock:
-        return threading.Lock()
-
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the model, which the function ``model`` builds again."""
         if not self._is_built:
@@ -208,7 +229,10 @@ class ModelOracle(SolverOracle):
                 f"a {self.kind.package} model cannot be pickled; pass a function that returns the model and its "
                 f"variables: {self.kind.function}(build)"
             )
-        return {key: value for key, value in vars(self).items() if key not in ("_solver_model", "_lock")}
+        return {key: value for key, value in vars(self).items() if key not in ("_built_model", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     def __copy__(self) -> ModelOracle:
         return self._shared()
@@ -218,7 +242,6 @@ class ModelOracle(SolverOracle):
 
     def _shared(self) -> ModelOracle:
         """Return a copy that shares the model, whose state no call depends on."""
-        self._lock  # noqa: B018  # so that the copy shares the lock
         new = object.__new__(type(self))
         vars(new).update(vars(self))
         return new
@@ -280,7 +303,8 @@ def _best(own: SolverModel, solve: Callable[[np.ndarray, np.ndarray], Outcome], 
         any_solution = solve(np.zeros_like(scores), fixed)
         if any_solution.status == "limit":
             return Outcome("limit", None, any_solution.gap, any_solution.why)  # not a solution of the best score
-        return any_solution if any_solution.status == "infeasible" else outcome
+        # Scores of 0 are bounded, so that a solver that reports "infeasible or unbounded" means infeasible.
+        return outcome if any_solution.status == "best" else Outcome("infeasible")
     values = outcome.values
     if values is None:
         return outcome

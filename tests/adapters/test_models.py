@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 import structinf as si
 from structinf import (
+    ConvergenceWarning,
     InfeasibleError,
     InvalidInputError,
     PluginError,
@@ -20,6 +22,7 @@ from structinf import (
     UnboundedError,
     UnsupportedError,
 )
+from structinf.solver_oracle import Outcome
 from structinf.testing import check_oracle
 
 ROWS = np.array([[3.0, 5.0, 2.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
@@ -372,3 +375,106 @@ def test_pyomo_variables():
     assert si.relax(torch.ones(1), si.from_pyomo(model, [model.y]), "map").tolist() == [2]
     with pytest.raises(InvalidInputError, match="create_instance"):
         si.from_pyomo(pyo.AbstractModel(), [model.y])
+
+
+@each_package
+def test_scores_of_zero_are_never_unbounded(package):
+    rows, upper = np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([0.0, -1.0])
+    oracle = oracle_of(package, rows=rows, upper=upper, low=-np.inf, high=np.inf)
+    own = oracle._solver_model
+    own.solve = lambda *arguments: Outcome("unbounded")  # the solver cannot tell
+    with pytest.raises(InfeasibleError, match="batch index 0"):
+        si.relax(torch.ones(1, 2), oracle, "map")
+
+
+def test_threads_share_the_model_of_an_unpickled_oracle():
+    oracle = pickle.loads(pickle.dumps(si.from_math_opt(math_opt_model)))
+    theta = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
+    with ThreadPoolExecutor(4) as threads:
+        assert len({id(m) for m in threads.map(lambda _: oracle._solver_model, range(8))}) == 1
+        found = list(threads.map(lambda row: si.relax(row, oracle, "map"), theta))
+    assert torch.equal(torch.stack(found), si.relax(theta, oracle, "map"))
+
+
+def test_a_warning_names_the_reason_of_the_stop():
+    oracle = oracle_of("math_opt", on_limit="warn")
+    outcome = Outcome("limit", np.array([1.0, 1, 0, 0]), 0.5, "the status NODE")
+    oracle._solver_model.solve = lambda *arguments: outcome
+    with pytest.warns(ConvergenceWarning, match="stopped at the status NODE"):
+        assert oracle.argmax(torch.ones(1, 4)).tolist() == [[1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("package", ["math_opt", "gurobi", "pyomo"])
+def test_lists_of_arrays(package):
+    make, build = PACKAGES[package]
+    model, x = build()
+    if package == "math_opt":
+        pairs, uneven = [np.array(x[:2]), np.array(x[2:])], [np.array(x[:1]), x[1:]]
+    elif package == "gurobi":
+        pairs, uneven = [x[:2], x[2:]], [x[:1], x[1:]]
+    else:
+        pairs, uneven = [{0: x[0], 1: x[1]}, {0: x[2], 1: x[3]}], [[x[0]], [x[1], x[2]]]
+    theta = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    expected = si.relax(theta, make(model, x), "map").view(2, 2)
+    assert torch.equal(si.relax(theta.view(2, 2), make(model, pairs), "map"), expected)
+    with pytest.raises(InvalidInputError, match="different shapes; give one flat list"):
+        make(model, uneven)
+
+
+def test_options_of_gurobi_win():
+    pytest.importorskip("gurobipy")
+    model, x = gurobi_model()
+    oracle = si.from_gurobi(model, x, time_limit=9, solver_options={"mipgap": 0.1, "TimeLimit": 5})
+    si.relax(torch.ones(4), oracle, "map")
+    parameters = vars(oracle._solver_model)["_model"].Params
+    assert (parameters.MIPGap, parameters.MIPGapAbs, parameters.TimeLimit) == (0.1, 0.0, 5.0)
+
+
+def test_cvxpy_parameters():
+    cp = pytest.importorskip("cvxpy")
+    x, cost, most = cp.Variable(3, boolean=True), cp.Parameter(3), cp.Parameter(value=1)
+    oracle = si.from_cvxpy(cp.Problem(cp.Minimize(cost @ x), [cp.sum(x) <= most]), x)  # cost has no value
+    theta = torch.tensor([1.0, 2.0, 3.0])
+    assert si.relax(theta, oracle, "map").tolist() == [0, 0, 1]
+    most.value = 2
+    assert si.relax(theta, oracle, "map").tolist() == [0, 1, 1]
+    most.value = None
+    with pytest.raises(InvalidInputError, match="has no value"):
+        si.relax(theta, oracle, "map")
+
+
+def test_cvxpy_domains():
+    cp = pytest.importorskip("cvxpy")
+    theta = torch.tensor([[1.0, 2.0, 3.0], [4.0, -5.0, 6.0]])
+
+    def best(variable, *constraints, scores=theta):
+        oracle = si.from_cvxpy(cp.Problem(cp.Minimize(0), list(constraints)), variable)
+        return si.relax(scores, oracle, "map").tolist(), oracle
+
+    x = cp.Variable((2, 3), boolean=[(0, 1, 1), (2, 0, 1)])
+    y, oracle = best(x, x <= 1.5, x >= 0)
+    assert y == [[1.5, 1.5, 1], [1, 0, 1.5]]
+    assert oracle._solver_model.is_integer.reshape(2, 3).tolist() == [[False, False, True], [True, True, False]]
+    x = cp.Variable(3, boolean=True, bounds=[-5, np.array([1, 5, 0])])
+    y, oracle = best(x, cp.sum(x) <= 2, scores=theta[0])
+    assert y == [1, 1, 0]
+    assert oracle.has_binary_parts(theta)
+    x, y = cp.Variable(2, boolean=True), cp.Variable(1, boolean=True)
+    found, oracle = best([x, y], cp.sum(x) + cp.sum(y) <= 2, scores=theta[0])
+    assert found == [0, 1, 1]
+    assert oracle.has_binary_parts(theta)
+    most = cp.Parameter(3, value=np.array([1.0, 2.0, 3.0]))
+    x = cp.Variable(3, bounds=[0, most])
+    assert best(x, cp.sum(x) <= 4, scores=theta[0])[0] == [0, 1, 3]
+    x = cp.Variable((2, 2), diag=True)
+    assert best(x, x <= 1, x >= -1, scores=theta[:, :2])[0] == [[1, 0], [0, -1]]
+    with pytest.raises(InvalidInputError, match="cannot join the list"):
+        best([cp.Variable(2), cp.Variable((2, 2))], scores=theta)
+
+
+def test_cvxpy_imaginary_parts():
+    cp = pytest.importorskip("cvxpy")
+    x = cp.Variable(2, complex=True)
+    oracle = si.from_cvxpy(cp.Problem(cp.Minimize(0), [cp.norm(x) <= 2]), cp.imag(x))
+    found = si.relax(torch.tensor([3.0, 4.0]), oracle, "map")
+    torch.testing.assert_close(found, torch.tensor([1.2, 1.6]), atol=1e-4, rtol=0)
