@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         register_estimator,
     )
     from .factor_graphs import FactorGraph
+    from .functional.quadratic_transport import quadratic_transport
     from .functional.quantization import Quantized, VectorQuantizer, floor_straight_through, round_straight_through
     from .functional.sinkhorn import sinkhorn, sinkhorn_divergence
     from .functional.soft_rank import soft_rank, soft_sort
@@ -242,6 +243,7 @@ __all__ = [
     "pairwise_cost",
     "parallel",
     "pooled",
+    "quadratic_transport",
     "register_estimator",
     "register_oracle",
     "register_relaxation",
@@ -302,6 +304,7 @@ _NAMES_BY_MODULE = {
     ".functional.tag_scheme": "TagScheme",
     ".functional.temperature_schedule": "TemperatureSchedule",
     ".functional.token_mask": "TokenMask",
+    ".functional.quadratic_transport": "quadratic_transport",
     ".functional.unbalanced_sinkhorn": "unbalanced_sinkhorn",
     ".layers": "Layer",
     ".losses": (

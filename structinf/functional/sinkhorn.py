@@ -20,7 +20,7 @@ from ..solvers.margins import margin_total_tolerance
 from ..solvers.transport_vertex import best_transport_plan
 from ..validation import check_flag, check_real
 
-__all__ = ["Plans", "check_scores", "margins_of_each", "sinkhorn", "sinkhorn_divergence"]
+__all__ = ["Plans", "check_scores", "check_totals", "margins_of_each", "sinkhorn", "sinkhorn_divergence"]
 
 
 class Plans(TransportPolytope):
@@ -152,7 +152,7 @@ def sinkhorn(
             raise InvalidInputError(f"total must be a number or a tensor of numbers, got {total!r}")
         bound["total"] = as_tensor(total, torch.float64)
     problem = Problem.build(theta, Plans(), bound)
-    _check_totals(problem.oracle.bound, slack)
+    check_totals(problem.oracle.bound, slack)
     with problem.plain_modes():
         if record:
             solution = relaxation.solve(problem.oracle, problem.theta)
@@ -269,7 +269,8 @@ def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
         ) from None
 
 
-def _check_totals(bound: Mapping[str, Tensor], slack: bool) -> None:
+def check_totals(bound: Mapping[str, Tensor], slack: bool) -> None:
+    """Raise InvalidInputError if the totals of the margins differ without slack, or cannot hold the bound ``total``."""
     rows, columns = (bound[name].detach().double().sum(1) for name in ("rows", "columns"))
     rounding = margin_total_tolerance(bound["rows"], bound["columns"])
     if not slack:

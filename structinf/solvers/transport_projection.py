@@ -16,7 +16,7 @@ from .direct_mean import DirectMean
 from .margins import checked_margins, slack_totals
 from .transport_projection_torch import Projection
 
-__all__ = ["project_transport"]
+__all__ = ["project_transport", "solve_projection"]
 
 
 def project_transport(oracle: TransportPolytope, theta: Tensor, *, tolerance: float, max_iter: int) -> DirectMean:
@@ -78,7 +78,7 @@ def project_transport(oracle: TransportPolytope, theta: Tensor, *, tolerance: fl
         is_transposed = theta.shape[1] < theta.shape[2]
         if is_transposed:
             scores, rows, columns, slack = scores.mT, columns, rows, slack.flip(1)
-        found = _solve(scores, rows, columns, slack, max_iter)
+        found = solve_projection(scores, rows, columns, slack, max_iter)
         converged = found.residual <= MAX_RESIDUAL
         if not bool(converged.all()):
             best_structure(oracle, theta)  # raises InfeasibleError
@@ -101,8 +101,20 @@ def project_transport(oracle: TransportPolytope, theta: Tensor, *, tolerance: fl
     )
 
 
-def _solve(scores: Tensor, rows: Tensor, columns: Tensor, slack: Tensor, max_iter: int) -> Projection:
-    """Solve for scores (B, n, m), margins (B | 1, ...) and totals of rests (B, 2), in float64."""
+def solve_projection(scores: Tensor, rows: Tensor, columns: Tensor, slack: Tensor, max_iter: int) -> Projection:
+    """Solve max ⟨θ, μ⟩ − ½ ‖μ‖² for given margins, in float64. The Newton system has the size of the columns.
+
+    Parameters
+    ----------
+    scores : (B, n, m) Tensor
+        The scores θ.
+    rows, columns : (B | 1, n) and (B | 1, m) Tensor
+        The margins.
+    slack : (B, 2) Tensor
+        The totals of the rests of the row sums and of the column sums; 0 for sums without rests.
+    max_iter : int
+        Maximal number of Newton steps.
+    """
     size, n, m = scores.shape
     if not scores.is_cpu or scores.numel() == 0:
         return transport_projection_torch.solve(scores, rows, columns, slack, max_iter)
