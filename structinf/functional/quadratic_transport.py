@@ -58,7 +58,7 @@ def quadratic_transport(
     on_failure: OnFailure = "warn",
     record: bool = False,
 ) -> Tensor | Solution:
-    """Return the transport plan with a squared-norm regularizer, which is exactly 0 in most cells.
+    """Return the transport plan with a squared-norm regularizer, whose cells can be exactly 0.
 
         argmax ⟨θ, P⟩ − temperature / 2 · ‖P‖²   over P ≥ 0 with P 1 = rows and Pᵀ 1 = columns
 
@@ -161,8 +161,8 @@ def _solve(
         totals = [side.sum(1, keepdim=True) for side in (rows, columns)]
         scaled = columns * torch.where(totals[1] > 0, totals[0] / totals[1], 1.0)  # corrects rounding of the totals
         fixed, slack = theta.detach() / temperature, rows.new_zeros(len(theta), 2)
-        sides = (fixed, rows.detach(), scaled) if m <= n else (fixed.mT, scaled, rows.detach())
-        found = solve_projection(*(side.contiguous() for side in sides), slack, max_iter)
+        scores, longer, shorter = (fixed, rows.detach(), scaled) if m <= n else (fixed.mT, scaled, rows.detach())
+        found = solve_projection(scores.contiguous(), longer.contiguous(), shorter.contiguous(), slack, max_iter)
         reduced = found.reduced if m <= n else found.reduced.mT
         positive = reduced > 0
         plan = reduced.clamp(min=0)
@@ -181,9 +181,31 @@ def _solve(
 
 
 def _solve_prices(cells: Tensor, sums: Tensor) -> Tensor:
-    """Return f and g, (B, n + m), whose f 1ᵀ + 1 gᵀ has the given sums over ``cells`` of rows and columns."""
+    """Return f and g, (B, n + m), whose f 1ᵀ + 1 gᵀ has the given sums over ``cells`` of rows and columns.
+
+    Within each component of the graph of cells, a constant can move from f to g. Of all solutions, the solution of
+    least norm is returned.
+    """
     edges = cells.to(sums)
     top = torch.cat([torch.diag_embed(edges.sum(2)), edges], 2)
     bottom = torch.cat([edges.mT, torch.diag_embed(edges.sum(1))], 2)
-    inverse = torch.linalg.pinv(torch.cat([top, bottom], 1), hermitian=True, rtol=1e-12)
-    return (inverse @ sums[:, :, None])[:, :, 0]
+    components = _components(cells)
+    n = cells.shape[1]
+    # The null space has the vectors that are 1 at the rows and −1 at the columns of a component.
+    signs = torch.cat([torch.ones_like(sums[:, :n]), -torch.ones_like(sums[:, n:])], 1)
+    shared = (components[:, :, None] == components[:, None, :]) * signs[:, :, None] * signs[:, None, :]
+    factor = torch.linalg.cholesky(torch.cat([top, bottom], 1) + shared)
+    return torch.cholesky_solve(sums[:, :, None], factor)[:, :, 0]
+
+
+def _components(cells: Tensor) -> Tensor:
+    """Return the number of the component of each row and column, (B, n + m), in the graph of ``cells`` (B, n, m)."""
+    n, m = cells.shape[1:]
+    rows = torch.arange(n, device=cells.device).expand(len(cells), n)
+    alone = torch.arange(n, n + m, device=cells.device).expand(len(cells), m)
+    while True:
+        columns = torch.where(cells, rows[:, :, None], n + m).amin(1).minimum(alone)
+        reached = torch.where(cells, columns[:, None, :], n + m).amin(2).minimum(rows)
+        if bool((reached == rows).all()):
+            return torch.cat([rows, columns], 1)
+        rows = reached

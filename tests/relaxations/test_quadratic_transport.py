@@ -62,3 +62,23 @@ def test_plans_that_do_not_exist() -> None:
         si.quadratic_transport(theta, torch.ones(2), torch.ones(2) / 2)
     with pytest.raises(si.InfeasibleError):
         si.quadratic_transport(theta.masked_fill(torch.eye(2) < 2, -torch.inf))
+
+
+def test_positive_cells_in_several_components() -> None:
+    theta = torch.tensor([[0.0, -9.0], [-9.0, 0.0]], dtype=DOUBLE, requires_grad=True)
+    margins = torch.tensor([0.3, 0.7], dtype=DOUBLE, requires_grad=True)
+    found = si.quadratic_transport(theta, margins, margins, 0.1, record=True)
+    assert torch.allclose(found.mean, torch.diag(margins), atol=1e-12)
+    assert found.value.item() == pytest.approx(-0.05 * (0.3**2 + 0.7**2))
+    gradients = torch.autograd.grad(found.value, (theta, margins))
+    assert torch.allclose(gradients[0], torch.diag(margins), atol=1e-12)
+    # Margins that change together keep the plan diagonal, with the value −0.05 ‖margins‖².
+    assert torch.allclose(gradients[1], -0.1 * margins, atol=1e-9)
+
+
+def test_empty_rows_and_forbidden_cells() -> None:
+    theta = torch.tensor([[0.0, 1.0], [-torch.inf, 0.0], [0.2, 0.3]], dtype=DOUBLE, requires_grad=True)
+    rows, columns = torch.tensor([0.0, 1.0, 1.0], dtype=DOUBLE), torch.tensor([0.5, 1.5], dtype=DOUBLE)
+    plan = si.quadratic_transport(theta, rows, columns, 0.5)
+    assert torch.allclose(plan, torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.5, 0.5]], dtype=DOUBLE), atol=1e-12)
+    assert torch.autograd.grad(plan.square().sum(), theta)[0].isfinite().all()

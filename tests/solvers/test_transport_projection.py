@@ -54,7 +54,7 @@ def scores(name, scale, seed=0):
 @pytest.fixture(params=["compiled", "torch"], autouse=True)
 def backend(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(transport_projection, "_solve", transport_projection_torch.solve)
+        monkeypatch.setattr(transport_projection, "solve_projection", transport_projection_torch.solve)
 
 
 def project(oracle, theta, max_iter=200):
