@@ -306,8 +306,8 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         n: int,
         generator: torch.Generator | None = None,
         *,
-        temperature: float = 1.0,
-        relaxation_temperature: float = 1.0,
+        temperature: float | Tensor = 1.0,
+        relaxation_temperature: float | Tensor = 1.0,
         straight_through: bool = False,
     ) -> Parts:
         """Draw ``n`` relaxed samples of p(y) ∝ exp(⟨θ, y⟩ / temperature), (n, B, *event), differentiable in θ.
@@ -322,9 +322,9 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
             The number of samples.
         generator : torch.Generator, optional
             The source of the noise.
-        temperature : float
+        temperature : float, or Tensor with one number
             The divisor of the scores of the distribution, above 0.
-        relaxation_temperature : float
+        relaxation_temperature : float, or Tensor with one number
             The divisor of the noisy scores in each softmax, above 0.
         straight_through : bool
             Whether the values are exact samples, with the gradient of the relaxed samples.

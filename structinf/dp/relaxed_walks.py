@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.logsumexp import logsumexp
+from ..parts import divide_by_temperature
 from . import torch_backend
 from .hypergraph import Hypergraph
 from .torch_backend import Bucket
@@ -26,7 +27,7 @@ def relaxed_walks(
     theta: Tensor,
     goal: Tensor,
     noise: Tensor,
-    temperature: float,
+    temperature: float | Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return relaxed derivations, with the derivations that they relax.
 
@@ -40,7 +41,7 @@ def relaxed_walks(
         The goal of each instance.
     noise : (B, E + 1) float64 Tensor
         Gumbel noise of the hyperedges; the last column belongs to no hyperedge.
-    temperature : float
+    temperature : float, or Tensor with one number
         The divisor of the noisy scores in each softmax.
 
     Returns
@@ -62,7 +63,9 @@ def relaxed_walks(
         x = noisy[id(bucket)]
         # Nodes without a derivation get no flow.
         is_dead = (x.detach() == -torch.inf).all(-1, keepdim=True)
-        return (x.masked_fill(is_dead, 0.0) / temperature).softmax(-1) * flow.unsqueeze(-1)
+        scaled = divide_by_temperature(x.masked_fill(is_dead, 0.0), temperature)
+        assert isinstance(scaled, Tensor)
+        return scaled.softmax(-1) * flow.unsqueeze(-1)
 
     def choose(bucket: Bucket, flow: Tensor) -> Tensor:
         x = noisy[id(bucket)].detach()

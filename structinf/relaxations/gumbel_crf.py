@@ -14,7 +14,7 @@ from ..parts import Parts, map_parts
 from ..regularizers import check_temperature
 from ..relaxation import Relaxation
 from ..solution import Solution
-from ..validation import check_choice, check_flag, check_natural, check_positive
+from ..validation import check_choice, check_flag, check_natural
 
 __all__ = ["GumbelCRF"]
 
@@ -31,10 +31,10 @@ class GumbelCRF(Relaxation):
 
     Parameters
     ----------
-    relaxation_temperature : float
-        The temperature of the softmax at each choice, above 0.
-    temperature : float
-        The divisor of the scores of the distribution, above 0.
+    relaxation_temperature : float, or Tensor with one number
+        The temperature of the softmax at each choice, above 0. The relaxed samples are differentiable in a tensor.
+    temperature : float, or Tensor with one number
+        The divisor of the scores of the distribution, above 0. The relaxed samples are differentiable in a tensor.
     straight_through : bool
         Whether the forward pass returns the exact sample. The backward pass is then the gradient of the relaxed sample.
     samples : int
@@ -57,8 +57,8 @@ class GumbelCRF(Relaxation):
     tensor([[1., 1., 1.]])
     """
 
-    relaxation_temperature: float = 1.0
-    temperature: float = 1.0
+    relaxation_temperature: float | Tensor = 1.0
+    temperature: float | Tensor = 1.0
     straight_through: bool = False
     samples: int = 1
     reduction: Literal["mean", "none"] = "mean"
@@ -68,8 +68,8 @@ class GumbelCRF(Relaxation):
     requires = HypergraphProgram
 
     def __post_init__(self) -> None:
-        check_positive("relaxation_temperature", self.relaxation_temperature)
-        check_temperature(self.temperature)
+        check_temperature(self.relaxation_temperature, allow_tensor=True, name="relaxation_temperature")
+        check_temperature(self.temperature, allow_tensor=True)
         check_flag("straight_through", self.straight_through)
         check_natural("samples", self.samples)
         check_choice("reduction", self.reduction, ("mean", "none"))

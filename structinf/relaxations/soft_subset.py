@@ -34,8 +34,8 @@ class SoftSubset(Relaxation):
 
     Parameters
     ----------
-    temperature : float
-        The divisor of the scores, above 0.
+    temperature : float, or Tensor with one number
+        The divisor of the scores, above 0. The result is differentiable in a tensor.
 
     References
     ----------
@@ -51,13 +51,13 @@ class SoftSubset(Relaxation):
     tensor([[0.9933, 0.0072, 0.0000, 0.9995]])
     """
 
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
 
     name = "soft_subset"
     search_terms: ClassVar[tuple[str, ...]] = ("relaxed_top_k", "neural_nearest_neighbors", "l2x")
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
+        check_temperature(self.temperature, allow_tensor=True)
 
     @property
     def mean_may_leave_hull(self) -> bool:

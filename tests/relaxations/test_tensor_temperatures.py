@@ -124,7 +124,7 @@ def test_wrong_temperatures(temperature: Tensor, message: str) -> None:
     with pytest.raises(TypeError, match="floating point"):
         si.get_relaxation("marginals", temperature=torch.tensor(1))
     with pytest.raises(InvalidInputError, match="take a tensor with one number"):
-        si.get_relaxation("soft_subset", temperature=torch.tensor(1.0))
+        si.get_relaxation("reinmax", temperature=torch.tensor(1.0))
 
 
 def test_temperatures_that_become_wrong() -> None:
@@ -187,3 +187,42 @@ def test_wrong_schedules() -> None:
         si.TemperatureSchedule(t, 0.1, 0)
     with pytest.raises(InvalidInputError, match="shape"):
         si.TemperatureSchedule(t, 0.1, 10, "sine")  # type: ignore[arg-type]
+
+
+RELAXED_CHOICES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    "gumbel_crf": ("binary_tree", (2, 3, 3), {}),
+    "soft_subset": ("subset", (2, 4), {"k": 2}),
+}
+
+
+@pytest.mark.parametrize("relaxation", RELAXED_CHOICES)
+def test_relaxed_choices(relaxation: str) -> None:
+    oracle, shape, options = RELAXED_CHOICES[relaxation]
+    theta = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    v = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+    def mean(theta: Tensor, t: Any) -> Any:
+        rng = torch.Generator().manual_seed(0)
+        return si.relax(theta, oracle, relaxation, temperature=t, generator=rng, **options)
+
+    t = number(0.7)
+    torch.testing.assert_close(mean(theta, t), mean(theta, 0.7), rtol=1e-9, atol=1e-9)
+    (in_theta,) = torch.autograd.grad((mean(theta, t) * v).sum(), theta)
+    (expected,) = torch.autograd.grad((mean(theta, 0.7) * v).sum(), theta)
+    torch.testing.assert_close(in_theta, expected, rtol=1e-9, atol=1e-9)
+    assert gradcheck(mean, (theta, t))
+    with pytest.raises(InvalidInputError, match="must be one number"):
+        mean(theta, torch.ones(2))
+
+
+def test_relaxation_temperature_of_gumbel_crf() -> None:
+    theta = torch.tensor([[[0.3], [-torch.inf], [1.0]], [[0.1], [2.0], [-1.0]]]).double().expand(2, 3, 2).clone()
+    theta[0, 1, 0] = 0.5
+    scores = theta, torch.eye(2, dtype=torch.float64)
+
+    def mean(t: Any) -> Any:
+        rng = torch.Generator().manual_seed(0)
+        return si.relax(scores, "chain", "gumbel_crf", relaxation_temperature=t, generator=rng)
+
+    torch.testing.assert_close(mean(number(0.5)), mean(0.5))
+    assert gradcheck(lambda t: mean(t)[0], number(0.5))
