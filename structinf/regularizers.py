@@ -152,7 +152,7 @@ def check_temperature(
         least = "of at least 0 (0 means no smoothing)" if allow_zero else "above 0"
         hint = (
             "; pass a Python number, or divide the scores by a learned temperature instead (marginals, smoothed, "
-            "sparsemap, frank_wolfe and sinkhorn take a tensor with one number)"
+            "sparsemap, frank_wolfe, sinkhorn and samplers such as reinmax take a tensor with one number)"
         )
         hint = "" if is_number else hint
         received = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)

@@ -26,8 +26,8 @@ class TemperatureSchedule:
 
     and T₁ after the last step. The tensor is the option ``temperature`` of a layer, a loss or a call. In a module, use
     an nn.Parameter with ``requires_grad=False``, which keeps its identity if the module moves to another device.
-    Methods that take no tensor, such as ``gumbel_rao`` and ``sparsemax``, get the number of the attribute
-    ``temperature`` in each call.
+    Methods that take no tensor, such as the function ``sparsemax``, get the number of the attribute ``temperature`` in
+    each call.
 
     Parameters
     ----------

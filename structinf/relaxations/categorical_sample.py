@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import PluginError
 from ..oracle import Oracle
-from ..parts import Parts, divide_by_temperature
+from ..parts import Parts
 from ..validation import check_in_range, check_positive
 from .gibbs_sample import GibbsSample
 from .surrogate import ArgmaxResult
@@ -41,8 +41,6 @@ class CategoricalSample(GibbsSample):
         if not (isinstance(theta, Tensor) and isinstance(y, Tensor) and isinstance(v, Tensor)):
             raise PluginError(f"{result.oracle.label()} must have scores in one tensor, as known_set says")
         check_in_range("backward_temperature", self.backward_temperature, theta.dtype)
-        scaled = divide_by_temperature(theta, self.temperature)
-        assert isinstance(scaled, Tensor)
-        soft = (self.surrogate_scores(scaled.expand_as(y), y) / self.backward_temperature).softmax(2)
+        soft = (self.surrogate_scores(theta.expand_as(y), y) / self.backward_temperature).softmax(2)
         product = soft * (v - (soft * v).sum(2, keepdim=True))
-        return product.mean(0) / (self.backward_temperature * self.temperature)
+        return product.mean(0) / self.backward_temperature

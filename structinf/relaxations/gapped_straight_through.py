@@ -29,8 +29,9 @@ class GappedStraightThrough(CategoricalSample):
         The least difference between the score of the sample and the other scores, at least 0.
     backward_temperature : float
         The temperature of the softmax in the backward pass, above 0.
-    temperature : float
-        The divisor of the scores of the distribution, above 0.
+    temperature : float, or Tensor with one number
+        The divisor of the scores of the distribution, above 0. The gradient with respect to a tensor is that of
+        θ / temperature.
     samples : int
         The number of samples, at least 1.
     reduction : "mean" or "none"

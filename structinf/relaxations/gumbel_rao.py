@@ -35,8 +35,9 @@ class GumbelRao(CategoricalSample):
         The number of draws of the noise given y, at least 1. With 1, the estimator is straight-through Gumbel.
     backward_temperature : float
         The temperature of the softmax in the backward pass, above 0.
-    temperature : float
-        The divisor of the scores of the distribution, above 0.
+    temperature : float, or Tensor with one number
+        The divisor of the scores of the distribution, above 0. The gradient with respect to a tensor is that of
+        θ / temperature.
     samples : int
         The number of samples, at least 1.
     reduction : "mean" or "none"

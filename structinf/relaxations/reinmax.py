@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..errors import InvalidInputError
-from ..parts import Parts, divide_by_temperature, inner_product, map_parts, scale_per_instance
+from ..parts import Parts, inner_product, map_parts, scale_per_instance
 from .gibbs_sample import GibbsSample
 from .surrogate import ArgmaxResult
 
@@ -30,8 +30,8 @@ class ReinMax(GibbsSample):
     ----------
     order : 1 or 2
         The order of the approximation.
-    temperature : float
-        The divisor of the scores, above 0.
+    temperature : float, or Tensor with one number
+        The divisor of the scores, above 0. The gradient with respect to a tensor is that of θ / temperature.
     samples : int
         The number of samples, at least 1.
     reduction : "mean" or "none"
@@ -68,10 +68,9 @@ class ReinMax(GibbsSample):
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
         oracle: Any = result.oracle
-        scaled = divide_by_temperature(result.theta, self.temperature)
-        product = oracle.covariance_product(scaled, v)
+        product = oracle.covariance_product(result.theta, v)
         if self.order == 2:
-            apart = map_parts(lambda y, mean: y - mean, result.y, oracle.marginals(scaled))
+            apart = map_parts(lambda y, mean: y - mean, result.y, oracle.marginals(result.theta))
             outer = scale_per_instance(apart, inner_product(apart, v))
             product = map_parts(lambda c, o: (c + o) / 2, product, outer)
-        return map_parts(lambda t: t / self.temperature, product)
+        return product

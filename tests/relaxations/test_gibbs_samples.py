@@ -26,12 +26,12 @@ def quadratic(z: Tensor) -> Tensor:
 def each_gradient(relaxation: Any, oracle: Any, theta: Tensor, f: Any) -> tuple[Tensor, Tensor]:
     """Return the surrogate gradient at each structure, (Y, *event), and the probabilities of the structures."""
     every = si.get_oracle(oracle).enumerate(tuple(theta.shape)).to(theta)  # type: ignore[attr-defined]
-    copies = theta.expand(len(every), *theta.shape)
-    p = si.log_prob(copies / relaxation.temperature, every, oracle).exp()
+    scaled = theta.expand(len(every), *theta.shape) / relaxation.temperature
+    p = si.log_prob(scaled, every, oracle).exp()
     y = every.clone().requires_grad_()
     (v,) = torch.autograd.grad(f(y).sum(), y)
-    found = relaxation.surrogate_gradient(ArgmaxResult(relaxation, oracle, copies, copies, every), v)
-    return found, p
+    found = relaxation.surrogate_gradient(ArgmaxResult(relaxation, oracle, scaled, scaled, every), v)
+    return found / relaxation.temperature, p
 
 
 def mean_gradient(relaxation: Any, oracle: Any, theta: Tensor, f: Any) -> Tensor:

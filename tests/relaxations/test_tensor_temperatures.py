@@ -124,7 +124,7 @@ def test_wrong_temperatures(temperature: Tensor, message: str) -> None:
     with pytest.raises(TypeError, match="floating point"):
         si.get_relaxation("marginals", temperature=torch.tensor(1))
     with pytest.raises(InvalidInputError, match="take a tensor with one number"):
-        si.get_relaxation("reinmax", temperature=torch.tensor(1.0))
+        si.get_relaxation("mean_field", temperature=torch.tensor(1.0))
 
 
 def test_temperatures_that_become_wrong() -> None:
@@ -189,15 +189,18 @@ def test_wrong_schedules() -> None:
         si.TemperatureSchedule(t, 0.1, 10, "sine")  # type: ignore[arg-type]
 
 
-RELAXED_CHOICES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+SAMPLERS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    "reinmax": ("categorical", (2, 4), {}),
+    "gumbel_rao": ("categorical", (2, 4), {"resamples": 3}),
+    "gapped_straight_through": ("categorical", (2, 4), {}),
     "gumbel_crf": ("binary_tree", (2, 3, 3), {}),
     "soft_subset": ("subset", (2, 4), {"k": 2}),
 }
 
 
-@pytest.mark.parametrize("relaxation", RELAXED_CHOICES)
-def test_relaxed_choices(relaxation: str) -> None:
-    oracle, shape, options = RELAXED_CHOICES[relaxation]
+@pytest.mark.parametrize("relaxation", SAMPLERS)
+def test_samplers(relaxation: str) -> None:
+    oracle, shape, options = SAMPLERS[relaxation]
     theta = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     v = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
@@ -207,10 +210,17 @@ def test_relaxed_choices(relaxation: str) -> None:
 
     t = number(0.7)
     torch.testing.assert_close(mean(theta, t), mean(theta, 0.7), rtol=1e-9, atol=1e-9)
-    (in_theta,) = torch.autograd.grad((mean(theta, t) * v).sum(), theta)
+    in_theta, in_t = torch.autograd.grad((mean(theta, t) * v).sum(), (theta, t))
     (expected,) = torch.autograd.grad((mean(theta, 0.7) * v).sum(), theta)
     torch.testing.assert_close(in_theta, expected, rtol=1e-9, atol=1e-9)
-    assert gradcheck(mean, (theta, t))
+    if relaxation in ("gumbel_crf", "soft_subset"):
+        assert gradcheck(mean, (theta, t))
+    else:
+        # the chain rule for a function of θ / temperature
+        torch.testing.assert_close(in_t, -(in_theta * theta).sum().detach() / 0.7)
+        rng = torch.Generator().manual_seed(0)
+        found = si.infer(theta, oracle, relaxation, temperature=t, generator=rng, **options)
+        torch.testing.assert_close(found.value, (theta * found.mean).sum(1))
     with pytest.raises(InvalidInputError, match="must be one number"):
         mean(theta, torch.ones(2))
 
