@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,10 +20,11 @@ from structinf.oracle import Enumerable
 from structinf.parts import Parts
 from structinf.restriction import Restrictable
 from structinf.shapes import Int
-from structinf.solver_oracle import Maximiser, SolverOracle
-from structinf.validation import check_enumerable
+from structinf.solver_oracle import Maximiser, Outcome, SolverOracle
+from structinf.validation import check_enumerable, check_instances
 
 from .common.constraint_program import ConstraintProgram
+from .common.distinct_rows import number_of_dimensions
 from .common.integer_solver import cost_of_changes
 from .common.labels import reject_labels
 from .common.linear_program import LinearProgram, Matrix
@@ -42,11 +45,14 @@ class MILP(SolverOracle, Restrictable, Enumerable):
     - Structure y, shape (..., d): the values of the variables. Without integer variables, y is a vertex of the
       polyhedron.
     - Labels, shape (..., d): y as integers, if all variables are integers.
+    - Instance data ``A``, shape (..., m, d), and ``lower`` and ``upper``, shape (..., m): the constraints of each
+      instance. Default: the options. In a call, a matrix as ``A``, and a number or one dimension as ``lower`` or
+      ``upper``, are the options.
 
     Parameters
     ----------
-    A : (m, d) array, nested sequence, or scipy sparse matrix
-        The coefficients of the m constraints, one constraint per row.
+    A : (m, d) array, nested sequence, or scipy sparse matrix, optional
+        The coefficients of the m constraints, one constraint per row. Needed without instance data ``A``.
     lower : float or (m,) array, optional
         Lower bound of each row of A y. −inf, or None for all rows, is no bound.
     upper : float or (m,) array, optional
@@ -101,11 +107,12 @@ class MILP(SolverOracle, Restrictable, Enumerable):
     name: ClassVar[str] = "milp"
     search_terms: ClassVar[tuple[str, ...]] = ("ilp", "integer_program", "linear_program", "highs")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"A": 2, "lower": 1, "upper": 1})
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True
     structure_name: ClassVar[str] = "point"
 
-    A: Any
+    A: Any = None
     lower: Any = field(default=None, kw_only=True)
     upper: Any = field(default=None, kw_only=True)
     bounds: Any = field(default=(0, 1), kw_only=True)
@@ -114,12 +121,24 @@ class MILP(SolverOracle, Restrictable, Enumerable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        matrix = Matrix.of(self.A)
-        m, d = matrix.shape
         if self.solver not in ("highs", "cp_sat"):
             raise InvalidInputError(f'solver must be "highs" or "cp_sat", got {self.solver!r}')
         if not isinstance(self.bounds, tuple | list) or len(self.bounds) != 2:
             raise InvalidInputError(f"bounds must be a pair (least values, largest values), got {self.bounds!r}")
+        if self.A is not None:
+            self._check_program()
+        if self.solver == "highs" and self.seed:
+            raise InvalidInputError(
+                f'seed must be 0 with solver="highs", as scipy passes no seed to HiGHS, got {self.seed!r}; leave out '
+                'seed or use solver="cp_sat"'
+            )
+        if self.solver == "cp_sat" and self.A is not None:
+            self._constraint_program  # noqa: B018  # raises an error for programs that CP-SAT cannot take
+
+    def _check_program(self) -> None:
+        """Convert the options to the form of :class:`LinearProgram`."""
+        matrix = Matrix.of(self.A)
+        m, d = matrix.shape
         low, high = self.bounds
         checked = {
             "A": matrix,
@@ -133,13 +152,43 @@ class MILP(SolverOracle, Restrictable, Enumerable):
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        if self.solver == "highs" and self.seed:
-            raise InvalidInputError(
-                f'seed must be 0 with solver="highs", as scipy passes no seed to HiGHS, got {self.seed!r}; leave out '
-                'seed or use solver="cp_sat"'
-            )
-        if self.solver == "cp_sat":
-            self._constraint_program  # noqa: B018  # raises an error for programs that CP-SAT cannot take
+
+    @classmethod
+    def reads_as_option(cls, name: str, value: Any) -> bool:
+        """Return whether ``value`` is one matrix, or bounds of rows without a batch dimension.
+
+        Parameters
+        ----------
+        name : str
+            "A", "lower" or "upper".
+        value : object
+            The value of a call's keyword.
+        """
+        return isinstance(value, Matrix) or number_of_dimensions(value) <= (2 if name == "A" else 1)
+
+    # -- constraints of instances ----------------------------------------------------------
+
+    def _oracles(self, batch: int) -> list[MILP]:
+        """Return an oracle without instance data for each instance; equal instances share an oracle."""
+        if not self.bound:
+            return [self] * batch
+        known: tuple[Any, list[MILP]] | None = vars(self).get("_of_batch")
+        if known is not None and known[0] is self.bound:
+            return known[1]
+        data = {name: values.cpu().double().numpy() for name, values in self.bound.items()}
+        alone: dict[tuple[bytes, ...], MILP] = {}
+        oracles = []
+        for b in range(len(next(iter(data.values())))):
+            key = tuple(values[b].tobytes() for values in data.values())
+            if key not in alone:
+                alone[key] = replace(self, **{name: values[b] for name, values in data.items()})
+            oracles.append(alone[key])
+        object.__setattr__(self, "_of_batch", (self.bound, oracles))
+        return oracles
+
+    def _maximise(self, scores: np.ndarray, bounds: Any = None) -> Outcome:
+        program = self._program if self.solver == "highs" else self._constraint_program
+        return program.maximise(scores, self, bounds)
 
     @functools.cached_property
     def _program(self) -> LinearProgram:
@@ -151,31 +200,49 @@ class MILP(SolverOracle, Restrictable, Enumerable):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options without the cached programs, which are built again on first use."""
-        return {key: value for key, value in vars(self).items() if key not in ("_program", "_constraint_program")}
+        return {
+            key: value
+            for key, value in vars(self).items()
+            if key not in ("_program", "_constraint_program", "_of_batch")
+        }
 
     # -- shapes and labels -----------------------------------------------------------------
 
     def validate(self, theta: Tensor) -> None:
-        d = self.A.shape[1]
+        for name, values in self.bound.items():
+            check_instances(name, values, len(theta), shared=False)
+        if self.A is None and "A" not in self.bound:
+            raise InvalidInputError("milp needs A, as an option or with the scores as instance data")
+        m, d = self.bound["A"].shape[1:] if "A" in self.bound else Matrix.of(self.A).shape
         if theta.shape[1] != d:
             raise InvalidInputError(
                 f"theta: milp takes a score for each of the {d} columns of A, shape (..., {d}); got {theta.shape[1]} "
                 "after the batch dimensions"
             )
+        for name in ("lower", "upper"):
+            if name in self.bound and self.bound[name].shape[1] != m:
+                raise InvalidInputError(
+                    f"{name} must hold a number for each of the {m} rows of A, shape (..., {m}), got "
+                    f"{self.bound[name].shape[1]} numbers for each instance"
+                )
+        self._oracles(len(theta))  # raises errors for NaN and infinite coefficients
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         self._check_integral("no integer labels; pass y itself, in the dtype of theta")
-        d = self.A.shape[1]
+        d = like.shape[1]
         if labels.shape[1:] != (d,):
             raise InvalidInputError(
                 f"labels must be the values of the {d} variables, shape (..., {d}); got {tuple(labels.shape)} with the "
                 "batch flat"
             )
-        points, program = labels.cpu().double().numpy(), self._program
-        outside = torch.from_numpy((points < program.low) | (points > program.high))
-        reject_labels(outside.to(labels.device), labels, "a variable is out of its bounds")
-        broken = torch.from_numpy(~program.holds(points))[:, None]
-        reject_labels(broken.to(labels.device), labels, "a row of A is out of its bounds")
+        points, programs = labels.cpu().double().numpy(), [oracle._program for oracle in self._oracles(len(labels))]
+        if programs:
+            low, high = programs[0].low, programs[0].high
+            outside = torch.from_numpy((points < low) | (points > high))
+            reject_labels(outside.to(labels.device), labels, "a variable is out of its bounds")
+        holds = [bool(program.holds(point[None])[0]) for program, point in zip(programs, points, strict=True)]
+        broken = ~torch.tensor(holds, dtype=torch.bool, device=labels.device)[:, None]
+        reject_labels(broken, labels, "a row of A is out of its bounds")
         return labels.to(like.dtype)
 
     def decode(self, y: Tensor) -> Int[Tensor, "batch d"]:
@@ -184,34 +251,40 @@ class MILP(SolverOracle, Restrictable, Enumerable):
 
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Return costs that count the 0/1 variables wrongly 0 or 1. For other variables see :func:`cost_of_changes`."""
-        return cost_of_changes(y, self._program.low, self._program.high)
+        low, high = self._box(y.shape[1])
+        return cost_of_changes(y, low, high)
 
     def _check_integral(self, lacks: str) -> None:
-        if not all(self.integrality):
+        if not np.all(self.integrality):
             raise UnsupportedError(f"milp with continuous variables has {lacks}")
 
     # -- optimisation ----------------------------------------------------------------------
 
     def maximiser(self, theta: Tensor) -> Maximiser:
-        program = self._program if self.solver == "highs" else self._constraint_program
-        return lambda _, scores: program.maximise(scores, self)
+        oracles = self._oracles(len(theta))
+        return lambda i, scores: oracles[i]._maximise(scores)
+
+    def _box(self, d: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the least and the largest values of the d variables, which all instances share."""
+        low, high = (np.broadcast_to(np.asarray(end, np.float64), (d,)) for end in self.bounds)
+        integral = np.broadcast_to(np.asarray(self.integrality, np.bool_), (d,))
+        return np.where(integral, np.ceil(low), low), np.where(integral, np.floor(high), high)
 
     def part_bounds(self, theta: Tensor) -> tuple[Parts, Parts]:
         self._check_integral("no list of k best points; set integrality=True")
-        low, high = (torch.from_numpy(end).to(theta)[None] for end in (self._program.low, self._program.high))
+        low, high = (torch.from_numpy(end).to(theta)[None] for end in self._box(theta.shape[1]))
         return low, high
 
     def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
-        program = self._program if self.solver == "highs" else self._constraint_program
-        bounds = to_numpy(low.double(), high.double())
+        oracles, bounds = self._oracles(len(theta)), to_numpy(low.double(), high.double())
         return self.best_of_feasible(
-            theta, lambda i, scores: program.maximise(scores, self, (bounds[0][i], bounds[1][i]))
+            theta, lambda i, scores: oracles[i]._maximise(scores, (bounds[0][i], bounds[1][i]))
         )
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all points, (|Y|, d) in float64, sorted. The bounds must hold at most a million integer points."""
         self._check_integral("infinitely many points, which cannot be listed; set integrality=True")
-        program = self._program
+        program = self._oracles(1)[0]._program
         if not (np.isfinite(program.low).all() and np.isfinite(program.high).all()):
             raise InvalidInputError("bounds must be finite to list all points; give finite bounds for each variable")
         ranges = [range(int(a), int(b) + 1) for a, b in zip(program.low, program.high, strict=True)]

@@ -420,7 +420,7 @@ def test_values_that_sparsemap_cannot_have(option, value):
         si.get_relaxation("sparsemap", **{option: value})
 
 
-@pytest.mark.parametrize("relaxation", ["mean_field", "belief_propagation", "soft_subset"])
+@pytest.mark.parametrize("relaxation", ["mean_field", "belief_propagation"])
 @pytest.mark.parametrize("temperature", [torch.tensor(1.0), torch.nn.Parameter(torch.ones(())), "1"])
 def test_temperatures_are_numbers(relaxation, temperature):
     with pytest.raises(InvalidInputError, match=r"^temperature must be .* divide the scores by a learned temperature"):
