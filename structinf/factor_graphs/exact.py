@@ -170,7 +170,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         own = torch.zeros_like(scores)
         own[:, index] = scores[:, index]
         used = [i for k in numbers for i in self._additional(k)]
-        grouped = GraphFactors(OracleGroup.of(factors), tuple(f.name for f in factors), self.bound)
+        grouped = GraphFactors(OracleGroup.of(factors, self.bound.keys()), tuple(f.name for f in factors), self.bound)
         best = best_joint_structure(
             grouped,
             (own, *(tensors[i] for i in used)),

@@ -262,14 +262,17 @@ class FactorGraph(ExactFactorGraph):
     # -- for relaxations ----------------------------------------------------------------------
 
     @functools.cached_property
-    def _groups(self) -> list[OracleGroup]:
-        self.freeze()
-        return OracleGroup.of(self._factors)
+    def _groups(self) -> dict[frozenset[str], list[OracleGroup]]:
+        return {}
 
     @property
     def grouped_factors(self) -> GraphFactors:
         """The factors by oracle, for batched calls, with the instance data."""
-        return GraphFactors(self._groups, tuple(f.name for f in self._factors), self.bound)
+        self.freeze()
+        keywords = frozenset(self.bound)
+        if keywords not in self._groups:
+            self._groups[keywords] = OracleGroup.of(self._factors, keywords)
+        return GraphFactors(self._groups[keywords], tuple(f.name for f in self._factors), self.bound)
 
     def factor_name(self, number: int) -> str:
         """Return the words of messages for a factor.

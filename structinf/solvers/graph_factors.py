@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,16 +46,20 @@ class Factor:
     name: str
     data: Mapping[str, str]
 
-    def shares_oracle(self, other: Factor) -> bool:
-        """Return whether both factors have the same oracle, names of data, and shapes of scores."""
-        own, others = ((f.variables.shape, f.additional, f.data.keys()) for f in (self, other))
+    def shares_oracle(self, other: Factor, keywords: Set[str]) -> bool:
+        """Return whether both factors have the same oracle, names of data in ``keywords``, and shapes of scores."""
+        own, others = ((f.variables.shape, f.additional, f.given(keywords).keys()) for f in (self, other))
         if own != others or type(self.oracle) is not type(other.oracle):
             return False
         return self.oracle is other.oracle or _are_equal(self.oracle, other.oracle)
 
+    def given(self, keywords: Set[str]) -> dict[str, str]:
+        """Return the names of data, with keywords, whose keyword is among ``keywords``."""
+        return {name: keyword for name, keyword in self.data.items() if keyword in keywords}
+
     def bind(self, data: Mapping[str, Tensor]) -> Oracle:
         """Return the oracle with its instance data among ``data``, the data (B, ...) of the graph by keyword."""
-        own = {name: data[keyword] for name, keyword in self.data.items() if keyword in data}
+        own = {name: data[keyword] for name, keyword in self.given(data.keys()).items()}
         return self.oracle.bind(**own) if own else self.oracle
 
 
@@ -122,7 +126,7 @@ class OracleGroup:
     first : tuple of int
         The position of each factor's first additional tensor in the scores of the graph.
     data : mapping of str to tuple of str
-        The keyword in calls of the graph for each factor, for the name of each instance data.
+        The keyword in calls of the graph for each factor, for the name of each instance data of the call.
     """
 
     oracle: Oracle
@@ -134,16 +138,19 @@ class OracleGroup:
     data: Mapping[str, tuple[str, ...]]
 
     @classmethod
-    def of(cls, factors: Sequence[Factor]) -> list[OracleGroup]:
-        """Return the groups of ``factors``."""
+    def of(cls, factors: Sequence[Factor], keywords: Set[str]) -> list[OracleGroup]:
+        """Return the groups of ``factors`` in a call with these ``keywords`` of instance data.
+
+        Factors with the same oracle are in different groups if only some of them receive data.
+        """
         groups: list[list[int]] = []
         for k, factor in enumerate(factors):
-            group = next((g for g in groups if factors[g[0]].shares_oracle(factor)), None)
+            group = next((g for g in groups if factors[g[0]].shares_oracle(factor, keywords)), None)
             groups.append([k]) if group is None else group.append(k)
-        return [cls._of([factors[k] for k in group], tuple(group)) for group in groups]
+        return [cls._of([factors[k] for k in group], tuple(group), keywords) for group in groups]
 
     @classmethod
-    def _of(cls, factors: Sequence[Factor], numbers: tuple[int, ...]) -> OracleGroup:
+    def _of(cls, factors: Sequence[Factor], numbers: tuple[int, ...], keywords: Set[str]) -> OracleGroup:
         head = factors[0]
         return cls(
             oracle=head.oracle,
@@ -152,7 +159,7 @@ class OracleGroup:
             negated=torch.stack([factor.negated.flatten() for factor in factors]),
             shapes=(head.variables.shape, *head.additional),
             first=tuple(factor.first for factor in factors),
-            data={name: tuple(factor.data[name] for factor in factors) for name in head.data},
+            data={name: tuple(factor.data[name] for factor in factors) for name in head.given(keywords)},
         )
 
     def bind(self, data: Mapping[str, Tensor]) -> Oracle:
@@ -163,16 +170,10 @@ class OracleGroup:
         data : mapping of str to (B, ...) Tensor
             The instance data of the graph by keyword.
         """
-        own = {}
-        for name, keywords in self.data.items():
-            missing = [keyword for keyword in keywords if keyword not in data]
-            if not missing:
-                own[name] = torch.stack([data[keyword] for keyword in keywords], 1).flatten(0, 1)
-            elif given := next((keyword for keyword in keywords if keyword in data), None):
-                raise InvalidInputError(
-                    f"factor_graph: {missing[0]}= is missing, which is {name} of a factor with the oracle of a factor "
-                    f"with {given}=; pass both"
-                )
+        own = {
+            name: torch.stack([data[keyword] for keyword in keywords], 1).flatten(0, 1)
+            for name, keywords in self.data.items()
+        }
         return self.oracle.bind(**own) if own else self.oracle
 
     def __len__(self) -> int:

@@ -119,11 +119,24 @@ def test_factors_of_one_oracle_with_different_keywords() -> None:
     mean = si.relax(theta, graph, "lp_map", k_0=first, k_1=second)
     assert mean.sum(2).T.tolist() == [first.tolist(), second.tolist()]
     assert torch.equal(mean, si.relax(theta, graph, "map", k_0=first, k_1=second))
-    lengths = si.FactorGraph((2, 4))
-    for i, row in enumerate(lengths.variables):
-        lengths.add("bits", row, instance_data={"lengths": f"n_{i}"})
-    with pytest.raises(si.InvalidInputError, match=r"n_1= is missing, .* n_0=; pass both"):
-        si.relax(theta, lengths, "lp_map", n_0=first)
+
+
+def test_only_some_factors_of_one_oracle_receive_data() -> None:
+    theta, first = normal(3, 2, 4), torch.tensor([1, 2, 3])
+    found = []
+    for solver in ("list", "milp", "branch_and_bound"):
+        graph = si.FactorGraph((2, 4), solver=solver)
+        for i, row in enumerate(graph.variables):
+            graph.add("bits", row, instance_data={"lengths": f"n_{i}"})
+        graph.add("xor", graph.variables[:, 1])
+        found += [si.relax(theta, graph, name, n_0=first) for name in ("map", "lp_map")]
+        assert torch.equal(si.relax(theta, graph, "lp_map"), si.relax(theta, graph, "map"))
+    expected = (theta > 0).double()
+    expected[..., 1] = torch.eye(2, dtype=DOUBLE)[theta[..., 1].argmax(1)]
+    expected[0, :, 1] = torch.tensor([0.0, 1.0])
+    expected[:, 0] *= torch.arange(4) < first[:, None]
+    for mean in found:
+        assert torch.equal(mean, expected)
 
 
 def test_missing_and_wrong_data() -> None:
