@@ -58,8 +58,12 @@ class _Node:
     mean: Tensor
 
     def branch(self, reward: float) -> list[tuple[Tensor, float]]:
-        """Return the fixed values and rewards of the children; a single one if fixed values are not kept."""
-        if not _keeps(self.mean, self.fixed):
+        """Return the fixed values and rewards of the children; a single one to solve the node with a larger reward.
+
+        A larger reward is for a solution that does not keep to the fixed values, or that has them all only up to
+        rounding.
+        """
+        if not _keeps(self.mean, self.fixed) or bool((self.fixed != 0).all()):
             return [(self.fixed, self.reward * _GROWTH)]
         distance = (self.mean - 0.5).abs().masked_fill(self.fixed != 0, 1.0)
         variable = int(distance.argmin())

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import structinf as si
+from structinf.solvers.branch_and_bound import _Node
 
 DOUBLE = torch.float64
 SOLVERS = ("milp", "branch_and_bound")
@@ -157,6 +158,17 @@ def test_limits_of_solvers() -> None:
         graph.argmax(theta)
     with pytest.raises(si.SolverLimitError, match="raise time_limit"):
         pairs("milp", 7, time_limit=1e-6).argmax(theta)
+
+
+def test_branches_only_on_variables_that_are_not_fixed() -> None:
+    fixed = torch.tensor([1.0, -1.0, 0.0], dtype=DOUBLE)
+    mean = torch.tensor([1.0, 1e-12, 0.0], dtype=DOUBLE)
+    children = _Node(fixed, 2.0, mean).branch(4.0)
+    assert [(f.tolist(), r) for f, r in children] == [([1, -1, -1], 4.0), ([1, -1, 1], 4.0)]
+    fixed[2] = -1
+    ((kept, reward),) = _Node(fixed, 4.0, mean).branch(4.0)
+    assert torch.equal(kept, fixed)
+    assert reward > 4
 
 
 @pytest.mark.full
