@@ -206,6 +206,8 @@ class FactorGraph(ExactFactorGraph):
                 raise InvalidInputError(
                     f"{factor} takes the options: {', '.join(logic.options) or 'none'}; got: {listed}"
                 )
+            if "k" in data and "k" not in logic.options:
+                raise InvalidInputError(f"instance_data: {factor} takes no 'k'; use budget, or the oracle subset")
             oracle = logic.make(len(index), **options)
             flips = flips ^ torch.tensor(logic.negates(len(index)), device="cpu")
             shapes = (torch.Size([2] * len(index)),) * logic.table

@@ -110,7 +110,10 @@ def check_lengths(
         index = int(wrong.nonzero()[0, 0])
         is_empty = int(lengths[index]) == 0
         if has_empty and is_empty:
-            of_empty = "methods of oracles take no empty instances, but structinf.relax and other public calls do"
+            of_empty = (
+                "structinf.relax and other public calls take empty instances, but methods of oracles and factors of a "
+                "graph do not; leave them out there"
+            )
         raise InvalidInputError(
             f"lengths must lie between {0 if has_empty and not is_empty else low} and {high} ({padding}), "
             f"got {lengths[index].tolist()} at batch index {index}" + (f"; {of_empty}" if of_empty and is_empty else "")

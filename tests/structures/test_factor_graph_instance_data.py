@@ -147,6 +147,8 @@ def test_missing_and_wrong_data() -> None:
         si.InvalidInputError, match=r"factor 0, chain of variables \(0, 0\) to \(3, 2\), lengths must lie"
     ):
         si.relax(THETA, graph, "map", lengths=[5, 1, 1], limit=LIMIT)
+    with pytest.raises(si.InvalidInputError, match=r"factors of a graph do not; leave them out"):
+        si.relax(THETA, graph, "map", lengths=[4, 0, 1], limit=LIMIT)
     with pytest.raises(TypeError, match="did you mean 'lengths'"):
         si.relax(THETA, graph, "map", length=LENGTHS)
     whole = si.relax(THETA, graph, "map", limit=LIMIT)  # without lengths, all tokens
@@ -155,6 +157,9 @@ def test_missing_and_wrong_data() -> None:
     for data, message in (("lengths", "a list of names"), (["size"], "takes no 'size'"), ({"k": 3}, "a list of names")):
         with pytest.raises(si.InvalidInputError, match=message):
             new.add("subset", new.variables, instance_data=data)
+    for name in ("xor", "at_most_one"):
+        with pytest.raises(si.InvalidInputError, match=f"{name} takes no 'k'; use budget"):
+            new.add(name, new.variables, instance_data=["k"])
     new.add("subset", new.variables, k=1, instance_data=["lengths"])
     with pytest.raises(si.InvalidInputError, match=r"'lengths' has 0 dimensions .* pass another keyword"):
         new.add("assignment", new.variables.reshape(2, 2), instance_data=["lengths"])
