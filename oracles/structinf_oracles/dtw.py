@@ -309,7 +309,9 @@ class DTW(HypergraphProgram):
     def validate(self, theta: Tensor) -> None:
         lengths, bands, windows = (self.bound.get(name) for name in ("lengths", "band", "window"))
         check_grid_shape(self.label(), theta, lengths)
-        if windows is not None and (windows.dtype is not torch.bool or windows.shape[1:] != theta.shape[1:]):
+        # Scores without instances may have another size than the window, in batches of the padded size 0.
+        has_wrong_shape = windows is not None and len(theta) > 0 and windows.shape[1:] != theta.shape[1:]
+        if windows is not None and (windows.dtype is not torch.bool or has_wrong_shape):
             raise InvalidInputError(
                 f"window must hold a bool for each cell, shape (..., {theta.shape[1]}, {theta.shape[2]}), got "
                 f"{windows.dtype} of shape {tuple(windows.shape)} with the batch dimensions flattened"
@@ -370,7 +372,7 @@ class DTW(HypergraphProgram):
             inside &= (i - j).abs() <= bands.view(-1, 1, 1)
         if self.window == "itakura":
             inside &= (j <= 2 * i) & (i <= 2 * j + 1) & (n - i <= 2 * (m - j)) & (m - j < 2 * (n - i))
-        if "window" in self.bound:
+        if "window" in self.bound and len(inside):
             check_instances("window", self.bound["window"], len(inside))
             inside &= self.bound["window"]
         return inside

@@ -100,6 +100,21 @@ def test_a_batch_of_empty_instances_may_have_the_padded_size_0(name, shapes):
         si.relax(theta, name, "map", lengths=data["lengths"] + 1)
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (1, 1)])
+@pytest.mark.parametrize("options", [{}, {"length_bounds": (2, 2)}, {"window": "itakura", "open_end": True}], ids=str)
+def test_a_batch_of_empty_instances_may_have_windows_of_the_padded_size(shape, options):
+    theta = torch.zeros(2, *shape, requires_grad=True)
+    oracle = si.get_oracle("dtw", **options)
+    data = {"lengths": torch.zeros(2, 2).long(), "window": torch.ones(2, *shape, dtype=torch.bool), "band": [0, 1]}
+    for relaxation in ("map", "sparsemap", "marginals", "perturbed"):
+        mean = si.relax(theta, oracle, relaxation, **data)
+        assert mean.shape == theta.shape
+        assert not mean.any()
+    loss = si.FenchelYoungLoss(oracle, "marginals", cost="hamming")(theta, torch.zeros(2, *shape), **data)
+    assert loss == 0
+    assert si.count(theta, oracle, **data) == [1, 1]
+
+
 def test_the_support_of_empty_instances_is_one_structure():
     gibbs = si.Gibbs(torch.zeros(2, 3, 3), "arborescence", lengths=[0, 0])
     support = gibbs.enumerate_support()
