@@ -18,6 +18,7 @@ from .calls.resolution import prepare, prepare_oracle, resolve, without_instance
 from .compile.functorch import functorch_compatible
 from .compile.public_call import UNKNOWN_TENSOR, OperatorSpec, public_call
 from .errors import InvalidInputError
+from .option_key import option_key
 from .oracle import Oracle
 from .parts import Parts, PartsT, as_tuple, list_to_tuple, map_parts, pack_like
 from .relaxation import RELAXATIONS, Relaxation
@@ -423,7 +424,10 @@ def _support_of(warm_start: Solution, problem: Problem) -> Parts:
 
 def same_instances(a: Oracle, b: Oracle) -> bool:
     """Return whether two oracles have equal options and equal instance data, and therefore the same structures."""
-    if type(a) is not type(b) or (dataclasses.is_dataclass(a) and a != b) or a.bound.keys() != b.bound.keys():
+    if type(a) is not type(b) or a.bound.keys() != b.bound.keys():
+        return False
+    has_equal_options = a is b or (dataclasses.is_dataclass(a) and a == b)
+    if not has_equal_options and option_key(a).digest != option_key(b).digest:
         return False
     return all(
         t.shape == b.bound[key].shape and bool((t.to(b.bound[key].device) == b.bound[key]).all())

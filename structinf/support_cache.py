@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .errors import InvalidInputError
+from .option_key import OptionKey, option_key
 from .oracle import Oracle
 from .parts import Parts, as_tuple, pack
 from .solution import Solution
@@ -25,7 +26,7 @@ class _Entry(NamedTuple):
     """The structures of an example: a tensor (K, *event) for each tensor of θ; and what determines them."""
 
     structures: tuple[Tensor, ...]
-    oracle: str
+    oracle: OptionKey
     data: dict[str, bytes]
 
 
@@ -125,19 +126,28 @@ class SupportCache:
         batch = numbers.ndim
         supports = [t.detach().flatten(1, batch) if batch else t.detach()[:, None] for t in as_tuple(support)]
         supports = [_in_bytes(t.cpu()) for t in supports]
-        label = _without_data(oracle)
+        key = option_key(oracle)
         for b, example in enumerate(numbers.flatten().tolist()):
             kept = ranks.indices[b, : self.max_structures][ranks.values[b, : self.max_structures] > 0]
             if len(kept):  # an infeasible instance has no structure
                 structures = tuple(t[kept, b] for t in supports)
-                self._entries[example] = _Entry(structures, label, _data_of(oracle, b))
+                self._entries[example] = _Entry(structures, key, _data_of(oracle, b))
                 self._entries.move_to_end(example)
         while len(self._entries) > self.capacity:
             self._entries.popitem(last=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the structures of all examples, for ``torch.save``."""
-        return {"entries": [(example, *entry) for example, entry in self._entries.items()]}
+        """Return the structures of all examples, for ``torch.save``.
+
+        The state leaves out structures of oracles with options that another process cannot compare, such as closures
+        and the models of solvers.
+        """
+        entries = [
+            (example, entry.structures, entry.oracle.digest, entry.data)
+            for example, entry in self._entries.items()
+            if not entry.oracle.objects
+        ]
+        return {"entries": entries}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the structures of all examples.
@@ -149,7 +159,10 @@ class SupportCache:
         """
         if not isinstance(state, Mapping) or "entries" not in state:
             raise InvalidInputError(f"state must be the result of state_dict, got {state!r:.80}")
-        self._entries = OrderedDict((example, _Entry(*entry)) for example, *entry in state["entries"])
+        self._entries = OrderedDict(
+            (example, _Entry(structures, OptionKey(digest, ()), data))
+            for example, structures, digest, data in state["entries"]
+        )
         while len(self._entries) > self.capacity:
             self._entries.popitem(last=False)
 
@@ -183,11 +196,11 @@ class CachedSupports:
         event_shapes : sequence of torch.Size
             The event shape of each tensor.
         """
-        entries, label = self.cache._entries, _without_data(oracle)
+        entries, key = self.cache._entries, option_key(oracle)
         found: dict[int, tuple[Tensor, ...]] = {}
         for b, example in enumerate(self.examples.flatten().tolist()):
             entry = entries.get(example)
-            is_known = entry is not None and entry.oracle == label and entry.data == _data_of(oracle, b)
+            is_known = entry is not None and entry.oracle.digest == key.digest and entry.data == _data_of(oracle, b)
             if entry is None or not is_known or len(entry.structures) != len(event_shapes):
                 continue
             entries.move_to_end(example)
@@ -227,11 +240,6 @@ def _in_bytes(t: Tensor) -> Tensor:
     if t.numel() and bool(((t < 0) | (t > _LARGEST_BYTE) | (t != t.round())).any()):
         return t
     return t.to(torch.uint8)
-
-
-def _without_data(oracle: Oracle) -> str:
-    """Return the class and the options of ``oracle``."""
-    return f"{type(oracle).__module__}.{oracle!r}"
 
 
 def _data_of(oracle: Oracle, b: int) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -167,7 +168,7 @@ class Affine(_WithConstantTerm):
         self._is_tuple = self.has_term or (self._rows is None and self._inner_is_tuple)
         ndims = (*own, 1) if self.has_term else tuple(own)
         self._ndims = ndims if self._is_tuple else ndims[0]
-        self._on: dict[Any, list[Tensor]] = {}
+        _ = self._on  # shared by all copies with data
 
     def __repr__(self) -> str:
         g = "" if self._rows is None else f", g=a matrix {tuple(self._rows.shape)}"
@@ -278,6 +279,11 @@ class Affine(_WithConstantTerm):
         pieces = flat.split([math.prod(s) for s in self._shapes], 1)
         shaped = tuple(p.reshape(len(flat), *s) for p, s in zip(pieces, self._shapes, strict=True))
         return pack(shaped, self._inner_is_tuple)
+
+    @functools.cached_property
+    def _on(self) -> dict[Any, list[Tensor]]:
+        """The tensors of g and h on each device that was used."""
+        return {}
 
     def _matrices(self, device: torch.device) -> list[Tensor]:
         """Return g, gᵀ and h on the ``device``; without g only h."""

@@ -64,6 +64,70 @@ def test_structures_of_other_options_data_or_sizes_are_not_used():
     )
 
 
+def _positive_parts(theta):
+    return (theta > 0).astype(float)
+
+
+def _large_parts(theta):
+    return (theta > 1).astype(float)
+
+
+def _above(bound):
+    return si.oracle_from_function(lambda theta: (theta > bound).astype(float), event_ndim=1)
+
+
+def _one_of_each(*pairs):
+    graph = si.FactorGraph((4,))
+    for pair in pairs:
+        graph.add("subset", list(pair), k=1)
+    graph.freeze()
+    return graph
+
+
+# Pairs of oracles with the same repr, each with other structures
+WITH_EQUAL_REPR = {
+    "edges": lambda: (
+        si.get_oracle("spanning_tree", edges=[(0, 1), (1, 2), (2, 0), (2, 3)]),
+        si.get_oracle("spanning_tree", edges=[(0, 1), (1, 2), (2, 3), (3, 1)]),
+    ),
+    "constraints": lambda: tuple(
+        si.get_oracle("milp", A=[row], upper=[1.0], bounds=(0, 1)) for row in ([1, 1, 0, 1], [0, 1, 1, 1])
+    ),
+    "matrix": lambda: tuple(si.Affine("bits", g=scale * torch.eye(4)) for scale in (1, 2)),
+    "factors": lambda: (_one_of_each((0, 1), (2, 3)), _one_of_each((0, 2), (1, 3))),
+    "closures": lambda: (_above(0), _above(1)),
+    "functions": lambda: tuple(
+        si.oracle_from_function(f, event_ndim=1, name="parts") for f in (_positive_parts, _large_parts)
+    ),
+    "pooled": lambda: tuple(
+        si.pooled(si.get_oracle("spanning_tree", edges=edges), solve_ratio=1.0)
+        for edges in ([(0, 1), (1, 2), (2, 0), (2, 3)], [(0, 1), (1, 2), (2, 3), (3, 1)])
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WITH_EQUAL_REPR)
+def test_structures_of_oracles_with_equal_repr_are_not_used(case):
+    one, other = WITH_EQUAL_REPR[case]()
+    assert repr(one) == repr(other)
+    theta = torch.tensor([[0.9, 0.7, 0.8, 0.6]], dtype=torch.float64)
+    cache = si.SupportCache()
+    first = si.infer(theta, one, tolerance=0)
+    cache.update([0], first)
+    assert not cache.select([0]).structures(other, theta, [theta.shape[1:]]).any()
+    found = si.infer(theta, other, tolerance=0, warm_start=cache.select([0]))
+    assert torch.allclose(found.mean, si.relax(theta, other, tolerance=0), atol=1e-9)
+    with pytest.raises(si.InvalidInputError, match="other options"):
+        si.infer(theta, other, warm_start=first)
+    # The structures of the same oracle are used, also for equal options and in another process.
+    copies = [one] if case in ("closures", "pooled") else [one, WITH_EQUAL_REPR[case]()[0]]
+    for oracle in copies:
+        assert cache.select([0]).structures(oracle, theta, [theta.shape[1:]]).any()
+    loaded = si.SupportCache()
+    loaded.load_state_dict(cache.state_dict())
+    assert len(loaded) == len(copies) - 1
+
+
 def test_lengths_allow_another_padding():
     unary, transition = _scores("chain", 2, 2, 5)
     lengths = torch.tensor([3, 2])
