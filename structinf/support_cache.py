@@ -142,12 +142,16 @@ class SupportCache:
         The state leaves out structures of oracles with options that another process cannot compare, such as closures
         and the models of solvers.
         """
-        entries = [
-            (example, entry.structures, entry.oracle.digest, entry.data)
-            for example, entry in self._entries.items()
-            if not entry.oracle.objects
-        ]
-        return {"entries": entries}
+        entries = self._lasting_entries().items()
+        return {"entries": [(example, e.structures, e.oracle.digest, e.data) for example, e in entries]}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: as for :meth:`state_dict`, other objects cannot be compared."""
+        return {**vars(self), "_entries": self._lasting_entries()}
+
+    def _lasting_entries(self) -> OrderedDict[int, _Entry]:
+        """Return the entries whose keys are valid in all processes."""
+        return OrderedDict((example, entry) for example, entry in self._entries.items() if not entry.oracle.objects)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the structures of all examples.

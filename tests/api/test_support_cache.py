@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -125,7 +127,7 @@ def test_structures_of_oracles_with_equal_repr_are_not_used(case):
         assert cache.select([0]).structures(oracle, theta, [theta.shape[1:]]).any()
     loaded = si.SupportCache()
     loaded.load_state_dict(cache.state_dict())
-    assert len(loaded) == len(copies) - 1
+    assert len(loaded) == len(copy.deepcopy(cache)) == len(pickle.loads(pickle.dumps(cache))) == len(copies) - 1
 
 
 def test_lengths_allow_another_padding():
