@@ -147,10 +147,9 @@ def sinkhorn(
     if total is not None:
         if not slack:
             raise InvalidInputError("total needs slack=True; pass both, or omit total")
-        check_real("total", total)
         if isinstance(total, bool):
             raise InvalidInputError(f"total must be a number or a tensor of numbers, got {total!r}")
-        bound["total"] = as_tensor(total, torch.float64)
+        bound["total"] = _numbers("total", total).double()
     problem = Problem.build(theta, Plans(), bound)
     check_totals(problem.oracle.bound, slack)
     with problem.plain_modes():
@@ -255,11 +254,7 @@ def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
     size = theta.shape[-2 if name == "rows" else -1]
     if value is None:
         return theta.new_ones(*theta.shape[:-2], size, dtype=torch.float64)
-    check_real(name, value)
-    margins = as_tensor(value)
-    if margins.dtype is torch.bool:
-        raise TypeError(f"{name} must be numbers, got a tensor of torch.bool; convert it with .float() first")
-    margins = margins if margins.is_floating_point() else margins.double()
+    margins = _numbers(name, value)
     try:
         return margins.expand(*theta.shape[:-2], margins.shape[-1])
     except (RuntimeError, IndexError):
@@ -267,6 +262,18 @@ def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
             f"{name} must have shape (..., {size}) and broadcast to the batch shape {tuple(theta.shape[:-2])} of "
             f"theta, got shape {tuple(margins.shape)}"
         ) from None
+
+
+def _numbers(name: str, value: Any) -> Tensor:
+    """Return ``value``, a tensor, a number, a list or an array, as a tensor of floating-point numbers."""
+    try:
+        numbers = as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r:.80}") from error
+    check_real(name, numbers)
+    if numbers.dtype is torch.bool:
+        raise TypeError(f"{name} must be numbers, got a tensor of torch.bool; convert it with .float() first")
+    return numbers if numbers.is_floating_point() else numbers.double()
 
 
 def check_totals(bound: Mapping[str, Tensor], slack: bool) -> None:

@@ -185,8 +185,11 @@ def _penalties(kind: Literal["kl", "squared_l2"], strength: Any) -> tuple[Margin
         raise InvalidInputError(f"strength must be one number, or a pair for rows and columns, got {strength!r}")
     for value in pair:
         number = value.detach() if isinstance(value, Tensor) else value
-        is_number = number.numel() == 1 if isinstance(number, Tensor) else isinstance(number, int | float)
-        if isinstance(number, bool) or not is_number or not number > 0:
+        if isinstance(number, Tensor):
+            is_number = number.numel() == 1 and not number.is_complex() and number.dtype is not torch.bool
+        else:
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if not is_number or not number > 0:
             raise InvalidInputError(f"strength must be a number above 0, or a pair of them, got {value!r}")
     sides = [
         MarginPenalty(kind, value.double().reshape(()) if isinstance(value, Tensor) else float(value)) for value in pair

@@ -158,3 +158,7 @@ def test_flags_are_no_margins():
         si.sinkhorn(MATRIX, torch.ones(3).bool(), torch.ones(3))
     with pytest.raises(si.InvalidInputError, match="total must be a number"):
         si.sinkhorn(MATRIX, slack=True, total=True)
+    with pytest.raises(TypeError, match="total must be numbers"):
+        si.sinkhorn(MATRIX, slack=True, total=torch.tensor(True))
+    with pytest.raises(TypeError, match="rows must be real"):
+        si.sinkhorn(MATRIX, [1j, 1.0, 1.0], torch.ones(3))
