@@ -70,10 +70,10 @@ class IntegerProgram(NamedTuple):
         chosen = [factors[k] for k in numbers]
         variables = torch.cat([f.variables.flatten() for f in chosen]).unique()
         place, width = {int(v): i for i, v in enumerate(variables)}, len(variables)
-        rows, lower, upper, high, integral, additional = [], [], [], [np.ones(width)], [np.ones(width, bool)], []
-        own = []
+        rows, lower, upper, additional, own = [], [], [], [], []
+        low, high, integral = [np.zeros(width)], [np.ones(width)], [np.ones(width, bool)]
         for k, factor in zip(numbers, chosen, strict=True):
-            constraints = _constraints(factor, data)
+            constraints, is_list = _constraints(factor, data)
             index = np.array([place[int(v)] for v in factor.variables.flatten()])
             negated = factor.negated.flatten().numpy()
             parts = len(index)
@@ -89,27 +89,31 @@ class IntegerProgram(NamedTuple):
             more = own[-1].shape[1]
             additional.append((k, sum(map(len, high))))
             high.append(np.full(more, np.inf))
-            integral.append(np.arange(more) < (more if constraints.has_integers else count))
+            # The weights of listed structures determine the additional parts, which may be any numbers.
+            low.append(np.where(is_list & (np.arange(more) < count), -np.inf, 0.0))
+            is_part = np.arange(more) < count
+            integral.append(~is_part if is_list else is_part | constraints.has_integers)
         matrix = hstack([vstack(rows), block_diag(own)], format="csc")
         oracle = ORACLES.get(
             "milp",
             A=matrix,
             lower=np.concatenate(lower),
             upper=np.concatenate(upper),
-            bounds=(0, np.concatenate(high)),
+            bounds=(np.concatenate(low), np.concatenate(high)),
             integrality=np.concatenate(integral),
             **options,
         )
         return cls(oracle, variables, additional, sum(map(len, high)))
 
 
-def _constraints(factor: Factor, data: Mapping[str, Tensor]) -> LinearConstraints:
+def _constraints(factor: Factor, data: Mapping[str, Tensor]) -> tuple[LinearConstraints, bool]:
+    """Return the constraints of a factor, and whether they are weights of a list of its structures."""
     oracle, shapes = factor.bind(data), (factor.variables.shape, *factor.additional)
     event = shapes if factor.additional else shapes[0]
     reason = "its oracle states no linear constraints"
     if isinstance(oracle, LinearlyConstrained):
         try:
-            return oracle.linear_constraints(event)
+            return oracle.linear_constraints(event), False
         except UnsupportedError as error:
             reason = str(error)
     if isinstance(oracle, Enumerable):
@@ -119,7 +123,7 @@ def _constraints(factor: Factor, data: Mapping[str, Tensor]) -> LinearConstraint
             listed = ()
         if listed and len(listed[0]) <= _MOST_LISTED:
             check_values(listed[0], factor.name)
-            return _list_constraints(torch.cat([t.flatten(1) for t in listed], 1).numpy())
+            return _list_constraints(torch.cat([t.flatten(1) for t in listed], 1).numpy()), True
         reason += f", and it has more than {_MOST_LISTED} structures"
     raise UnsupportedError(
         f'factor_graph: solver="milp" cannot use {factor.name} because {reason}; build the graph with '

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import structinf as si
 from structinf.solvers.branch_and_bound import _Node
@@ -196,3 +198,29 @@ def test_factors_without_linear_constraints_are_named() -> None:
     graph.add("budget", graph.variables[0], k=1)
     with pytest.raises(si.UnsupportedError, match=r"cannot use factor 0, matching .* states no linear constraints"):
         si.relax(torch.zeros(12, 12), graph, "map")
+
+
+class Fractional(si.Enumerable):
+    """Three structures whose additional part is any number."""
+
+    event_ndim = (1, 1)
+    structures = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), torch.tensor([[0.5], [-1.5], [0.25]])
+
+    def argmax(self, theta: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        values = sum(t @ y.to(t).T for t, y in zip(theta, self.structures, strict=True))
+        best = values.argmax(1)
+        return self.structures[0].to(theta[0])[best], self.structures[1].to(theta[1])[best]
+
+    def enumerate(self, event_shape: Any) -> tuple[Tensor, Tensor]:
+        return self.structures[0].double(), self.structures[1].double()
+
+
+@pytest.mark.parametrize("solver", ["list", "milp"])
+def test_additional_parts_may_be_any_numbers(solver: Any) -> None:
+    graph = si.FactorGraph(2, solver=solver)
+    graph.add(Fractional(), [0, 1], additional=[(1,)])
+    graph.add("at_most_one", [0, 1])
+    theta = torch.tensor([[0.1, 0.3], [0.1, 0.3]]), torch.tensor([[-1.0], [1.0]])
+    y, part = si.relax(theta, graph, "map")
+    assert y.tolist() == [[0, 1], [1, 0]]
+    assert part.tolist() == [[-1.5], [0.5]]
