@@ -233,7 +233,9 @@ class DTW(HypergraphProgram):
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
         # Each weight of a cell has a part of its own.
         count = len(self._weights)
-        return super()._hypergraph_of((count, *event_shape) if count > 1 else event_shape)
+        # The band of an instance replaces the option, and may be wider.
+        oracle = replace(self, band=None) if "band" in self.bound else self
+        return super(DTW, oracle)._hypergraph_of((count, *event_shape) if count > 1 else event_shape)
 
     def _flatten(self, theta: Parts) -> Tensor:
         flat, weights = super()._flatten(theta), self._weights

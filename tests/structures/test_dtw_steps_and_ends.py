@@ -191,6 +191,30 @@ def test_narrow_dtypes_and_large_scores(dtype) -> None:
     torch.testing.assert_close(near, best, rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("window", [None, "slanted_band"])
+@pytest.mark.parametrize(
+    "options", [{}, {"open_end": True}, {"step_pattern": "symmetric2"}, {"length_bounds": (1, 7)}], ids=str
+)
+def test_bands_of_instances_replace_the_option(options, window) -> None:
+    theta = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = structinf.get_oracle("dtw", window=window, **options)
+    data = {"band": torch.tensor([1, 3])}
+    for band in (0, 1, 4):
+        oracle = structinf.get_oracle("dtw", band=band, window=window, **options)
+        for relaxation in ("map", "marginals", "sparsemap"):
+            torch.testing.assert_close(
+                structinf.relax(theta, oracle, relaxation, **data), structinf.relax(theta, expected, relaxation, **data)
+            )
+        assert structinf.count(theta, oracle, **data) == structinf.count(theta, expected, **data)
+        for query in (structinf.entropy, structinf.log_partition):
+            torch.testing.assert_close(query(theta, oracle, **data), query(theta, expected, **data))
+        best = structinf.topk(theta, oracle, 3, **data)
+        torch.testing.assert_close(best.scores, structinf.topk(theta, expected, 3, **data).scores)
+        one = {"band": data["band"][1:]}
+        support = structinf.Gibbs(theta[1:], oracle, **one).enumerate_support()
+        assert len(support) == structinf.count(theta[1:], expected, **one)[0]
+
+
 def test_windows_and_patterns_together() -> None:
     theta = torch.randn(2, 5, 6, dtype=torch.float64)
     window = torch.rand(2, 5, 6, generator=torch.Generator().manual_seed(1)) < 0.8
