@@ -161,12 +161,14 @@ class SupportCache:
         state : mapping
             The result of :meth:`state_dict`.
         """
-        if not isinstance(state, Mapping) or "entries" not in state:
-            raise InvalidInputError(f"state must be the result of state_dict, got {state!r:.80}")
-        self._entries = OrderedDict(
-            (example, _Entry(structures, OptionKey(digest, ()), data))
-            for example, structures, digest, data in state["entries"]
-        )
+        try:
+            entries = OrderedDict(
+                (int(example), _Entry(tuple(t.cpu() for t in structures), OptionKey(str(digest), ()), dict(data)))
+                for example, structures, digest, data in state["entries"]
+            )
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise InvalidInputError(f"state must be the result of state_dict, got {state!r:.80}") from error
+        self._entries = entries
         while len(self._entries) > self.capacity:
             self._entries.popitem(last=False)
 

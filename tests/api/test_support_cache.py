@@ -228,7 +228,10 @@ def test_errors():
     # Before the first update too
     with pytest.raises(si.UnsupportedError, match="takes no warm_start"):
         si.infer(theta, "assignment", "map", warm_start=cache.select([1, 2]))
-    with pytest.raises(si.InvalidInputError, match="state_dict"):
-        cache.load_state_dict({})
+    cache.update([1, 2], solution)
+    for state in ({}, None, {"entries": 3}, {"entries": [1]}, {"entries": [(1, 2, 3, 4)]}):
+        with pytest.raises(si.InvalidInputError, match="state_dict"):
+            cache.load_state_dict(state)
+    assert len(cache) == 2
     with pytest.raises(si.InvalidInputError, match="capacity"):
         si.SupportCache(capacity=0)
