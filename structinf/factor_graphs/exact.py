@@ -6,9 +6,9 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,11 @@ __all__ = ["ExactFactorGraph", "Solver"]
 Solver = Literal["list", "milp", "branch_and_bound"]
 
 _JointList = tuple[Tensor, Tensor, dict[int, Tensor]]
+
+T = TypeVar("T")
+
+_MOST_KEPT = 10_000_000
+"""The largest total size of the lists, or programs, that a graph keeps for different instance data."""
 """The variables (V,) of a component, their values (N, V), and the additional parts by position."""
 
 _BEYOND_LISTS = (
@@ -135,10 +140,12 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]
     ) -> None:
         for key, rows, data in self._rows_by_data(numbers, len(scores)):
-            if key not in self._programs:
+            program = self._programs.get(key)
+            if program is None:
                 options = {"time_limit": self.time_limit, "on_limit": self.on_limit}
-                self._programs[key] = IntegerProgram.of(self._factors, numbers, data, options)
-            program, index = self._programs[key], torch.tensor(rows, dtype=torch.int64, device=scores.device)
+                program = IntegerProgram.of(self._factors, numbers, data, options)
+                _keep(self._programs, key, program, lambda own: own.columns)
+            index = torch.tensor(rows, dtype=torch.int64, device=scores.device)
             places = index[:, None], program.variables[None].to(scores.device)
             own = scores.new_zeros(len(rows), program.columns)
             own[:, : len(program.variables)] = scores[places]
@@ -194,9 +201,11 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
     def _joint_structures(self, numbers: list[int], size: int) -> Iterator[tuple[Tensor, _JointList]]:
         """Yield the list of joint structures of a component, for all instances with the same data."""
         for key, rows, data in self._rows_by_data(numbers, size):
-            if key not in self._lists:
-                self._lists[key] = self._list(numbers, data, rows)
-            yield torch.tensor(rows, dtype=torch.int64, device="cpu"), self._lists[key]
+            found = self._lists.get(key)
+            if found is None:
+                found = self._list(numbers, data, rows)
+                _keep(self._lists, key, found, lambda own: own[1].numel())
+            yield torch.tensor(rows, dtype=torch.int64, device="cpu"), found
 
     def _rows_by_data(
         self, numbers: list[int], size: int
@@ -235,11 +244,11 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         return torch.from_numpy(joint.variables), torch.from_numpy(joint.values), others
 
     @functools.cached_property
-    def _lists(self) -> dict[tuple[Any, ...], _JointList]:
+    def _lists(self) -> dict[Hashable, _JointList]:
         return {}
 
     @functools.cached_property
-    def _programs(self) -> dict[tuple[Any, ...], IntegerProgram]:
+    def _programs(self) -> dict[Hashable, IntegerProgram]:
         return {}
 
     def log_partition(self, theta: Parts) -> Tensor:
@@ -332,6 +341,14 @@ def _list_scores(rows: Tensor, joint: _JointList, scores: Tensor, tensors: tuple
                 total = total.masked_fill((listed[:, forbidden] != 0).any(1), -torch.inf)
         found.append(total)
     return torch.stack(found) if found else scores.new_zeros(0, len(values))
+
+
+def _keep(kept: dict[Hashable, T], key: Hashable, new: T, size: Callable[[T], int]) -> None:
+    """Add ``new`` to ``kept``, and remove the oldest entries while the total size is above the limit."""
+    total = size(new) + sum(map(size, kept.values()))
+    while kept and total > _MOST_KEPT:
+        total -= size(kept.pop(next(iter(kept))))
+    kept[key] = new
 
 
 @contextlib.contextmanager

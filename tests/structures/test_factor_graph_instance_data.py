@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import structinf as si
+from structinf.factor_graphs import exact
 
 DOUBLE = torch.float64
 LENGTHS, LIMIT = torch.tensor([4, 2, 3]), torch.tensor([1, 2, 0])
@@ -190,3 +191,18 @@ def test_copies_of_graphs(how) -> None:
     assert torch.equal(bound.argmax(THETA)[1], best[1])
     with pytest.raises(si.UnsupportedError, match="frozen"):
         graph.add("xor", graph.variables[0])
+
+
+@pytest.mark.parametrize("solver", ["list", "milp"])
+def test_lists_and_programs_of_many_data_need_bounded_memory(solver: str, monkeypatch) -> None:
+    graph = tagger(solver)
+    kept = graph._lists if solver == "list" else graph._programs
+    first = si.relax(THETA, graph, "map", lengths=LENGTHS, limit=LIMIT)
+    assert len(kept) == 3
+    monkeypatch.setattr(exact, "_MOST_KEPT", 100)
+    for limit in range(3):
+        si.relax(THETA, graph, "map", lengths=torch.tensor([4, 4, 4]), limit=torch.full((3,), limit))
+        assert len(kept) <= 3
+    assert len(kept) < 3
+    again = si.relax(THETA, graph, "map", lengths=LENGTHS, limit=LIMIT)
+    assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
