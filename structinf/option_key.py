@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import marshal
 import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -92,7 +93,9 @@ def _content(value: Any, objects: list[Any]) -> Iterator[bytes]:
         yield from _content(_fields(value), objects)
     elif isinstance(value, FunctionType) and value.__closure__ is None and _is_importable(value):
         yield _name(value)
-        yield value.__code__.co_code
+        # Format 2 has no references, which would depend on the history of the process.
+        yield marshal.dumps(value.__code__, 2)
+        yield from _content([value.__defaults__, value.__kwdefaults__], objects)
     elif isinstance(value, BuiltinFunctionType) and _is_importable(value):
         yield _name(value)
     else:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import sys
+from typing import Any
 
 import pytest
 import torch
 
 import structinf as si
+from structinf.option_key import option_key
 
 
 def _scores(oracle, seed, batch, size):
@@ -128,6 +131,17 @@ def test_structures_of_oracles_with_equal_repr_are_not_used(case):
     loaded = si.SupportCache()
     loaded.load_state_dict(cache.state_dict())
     assert len(loaded) == len(copy.deepcopy(cache)) == len(pickle.loads(pickle.dumps(cache))) == len(copies) - 1
+
+
+def test_a_function_defined_again_makes_another_oracle(monkeypatch):
+    digests = []
+    for value in ("1", "2", "1"):
+        space: dict[str, Any] = {"__name__": __name__}
+        exec(f"def scale(theta, factor={value}):\n    return factor * theta + {value}", space)
+        monkeypatch.setattr(sys.modules[__name__], "scale", space["scale"], raising=False)
+        digests.append(option_key(si.oracle_from_function(space["scale"], event_ndim=1, name="f")))
+    assert not digests[0].objects
+    assert digests[0] == digests[2] != digests[1]
 
 
 def test_lengths_allow_another_padding():
