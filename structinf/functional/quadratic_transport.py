@@ -126,7 +126,7 @@ def quadratic_transport(
         size = len(scores)
         row_sums, column_sums = (problem.oracle.bound[k].double().expand(size, -1) for k in ("rows", "columns"))
         factor = temperature.double().reshape(()) if isinstance(temperature, Tensor) else temperature
-        plan, value, residual = _solve(scores.double(), row_sums, column_sums, factor, max_iter)
+        plan, value, residual = _solve(scores.double(), row_sums, column_sums, factor, max_iter, has_value=record)
         converged = residual <= MAX_RESIDUAL
         if not bool(converged.all()):
             best_structure(problem.oracle, scores.detach())  # raises InfeasibleError
@@ -149,9 +149,11 @@ def quadratic_transport(
 
 
 def _solve(
-    theta: Tensor, rows: Tensor, columns: Tensor, temperature: float | Tensor, max_iter: int
+    theta: Tensor, rows: Tensor, columns: Tensor, temperature: float | Tensor, max_iter: int, *, has_value: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the plans (B, n, m), the values (B,) and the residuals (B,), for arguments in float64.
+
+    Without ``has_value``, the values are 0, and the prices that they need are not computed.
 
     The prices f and g of the solver are constants. The derivatives are those of the solution of the linear system
     Σ_j (θ / temperature + f + g) = rows and Σ_i (θ / temperature + f + g) = columns over the positive cells.
@@ -168,14 +170,18 @@ def _solve(
         plan = reduced.clamp(min=0)
         known = reduced.isfinite() & fixed.isfinite()
         difference = torch.where(known, reduced - fixed, 0.0)
-        prices = _solve_prices(known, torch.cat([difference.sum(2), difference.sum(1)], 1))
+    changing = None
     if torch.is_grad_enabled():
         scores = torch.where(positive, theta, 0.0) / temperature
         missing = torch.cat([rows - scores.sum(2), columns - scores.sum(1)], 1)
         changing = _solve_prices(positive, missing)
-        prices = prices + (changing - changing.detach())
         cells = torch.where(positive, scores + changing[:, :n, None] + changing[:, None, n:], 0.0)
         plan = plan + (cells - cells.detach())
+    if not has_value:
+        return plan, torch.zeros_like(found.residual), found.residual
+    prices = _solve_prices(known, torch.cat([difference.sum(2), difference.sum(1)], 1))
+    if changing is not None:
+        prices = prices + (changing - changing.detach())
     value = temperature * (plan.square().sum((1, 2)) / 2 - (prices * torch.cat([rows, columns], 1)).sum(1))
     return plan, value, found.residual
 
