@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 _MOST_KEPT = 10_000_000
 """The largest total size of the lists, or programs, that a graph keeps for different instance data."""
+
+_ENTRY = 10_000
+"""The size that an entry counts in addition to its numbers, so that at most 1,000 entries are kept."""
 """The variables (V,) of a component, their values (N, V), and the additional parts by position."""
 
 _BEYOND_LISTS = (
@@ -345,9 +348,13 @@ def _list_scores(rows: Tensor, joint: _JointList, scores: Tensor, tensors: tuple
 
 def _keep(kept: dict[Hashable, T], key: Hashable, new: T, size: Callable[[T], int]) -> None:
     """Add ``new`` to ``kept``, and remove the oldest entries while the total size is above the limit."""
-    total = size(new) + sum(map(size, kept.values()))
-    while kept and total > _MOST_KEPT:
-        total -= size(kept.pop(next(iter(kept))))
+    oldest = list(kept.items())  # a copy, as another thread may add an entry
+    total = sum(size(entry) + _ENTRY for entry in (new, *(entry for _, entry in oldest)))
+    for old, entry in oldest:
+        if total <= _MOST_KEPT:
+            break
+        kept.pop(old, None)
+        total -= size(entry) + _ENTRY
     kept[key] = new
 
 
