@@ -226,7 +226,7 @@ class Problem:
             error.add_batch_position(self.batch_shape)
 
     def _without_infeasible(self, rows: Iterable[int]) -> Problem | None:
-        """Return the problem without the instances ``rows`` of the user's batch; None if it has none of them."""
+        """Return the problem without the instances ``rows`` of the user's batch; None if they are left out already."""
         size = math.prod(self.batch_shape)
         if self.on_infeasible == "raise":
             return None
