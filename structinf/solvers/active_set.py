@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import renumber_instances
 from ..kernels.gpu import uses_triton
 from ..oracle import Oracle
-from ..parts import Parts
+from ..parts import Parts, map_parts
 from .active_set_backend import ActiveSetBackend
 from .argmax import checked_argmax
 from .mean_problem import MeanProblem
@@ -31,6 +31,7 @@ def active_set(
     accuracy: float = 0.0,
     max_iter: int,
     warm_start: Parts | None = None,
+    previous: tuple[ActiveSetResult, Tensor] | None = None,
 ) -> ActiveSetResult:
     """Solve max ⟨θ, μ⟩ − ½ ‖μ‖² over μ = Σ_k p_k y_k in conv(Y) for each instance.
 
@@ -60,6 +61,10 @@ def active_set(
     warm_start : (K, B, *event) tensor, or a tuple of them, optional
         Structures to start from, such as the support for a similar θ. The solver ignores zero structures, repeated
         structures and structures of score −inf.
+    previous : (ActiveSetResult, (B,) int64 Tensor), optional
+        A result of the same set Y and option ``readout`` for other scores, and the instances of its batch to go on
+        from: their supports and factorisations are taken over. Only ``mean``, ``weights`` and the other attributes
+        of that result are valid afterwards.
 
     Raises
     ------
@@ -74,7 +79,11 @@ def active_set(
     inference, ICML, section 3.2.
     """
     with torch.no_grad():
-        backend = _make_backend(MeanProblem(oracle, theta, readout))
+        problem = MeanProblem(oracle, theta, readout)
+        if previous is None:
+            backend = _make_backend(problem)
+        else:
+            backend, warm_start = _continue_backend(problem, *previous)
         return active_set_with_backend(
             backend, tolerance=tolerance, accuracy=accuracy, max_iter=max_iter, warm_start=warm_start
         )
@@ -92,6 +101,18 @@ def _make_backend(problem: MeanProblem) -> ActiveSetBackend:
     from .active_set_torch import TorchBackend
 
     return TorchBackend(problem)
+
+
+def _continue_backend(
+    problem: MeanProblem, result: ActiveSetResult, instances: Tensor
+) -> tuple[ActiveSetBackend, Parts | None]:
+    """Return a backend that starts from the supports of a result, or one without vertices and starting structures."""
+    if problem.flattening.device.type == "cpu":
+        from .active_set_compiled import CompiledBackend
+
+        if isinstance(result.backend, CompiledBackend):
+            return CompiledBackend(problem, result.backend.take_support(instances)), None
+    return _make_backend(problem), map_parts(lambda t: t[:, instances], result.support())
 
 
 def active_set_with_backend(
@@ -160,10 +181,10 @@ class ActiveSetResult(WeightedMeanResult):
             oracle_calls=oracle_calls,
         )
         self.iterations = result.iterations
-        self._backend = backend
+        self.backend = backend
 
     def _structures(self, slots: Tensor) -> Tensor:
-        return self._backend.structures(slots)
+        return self.backend.structures(slots)
 
     def _vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
-        return self._backend.vjp(mean_cotangent, weights_cotangent)
+        return self.backend.vjp(mean_cotangent, weights_cotangent)

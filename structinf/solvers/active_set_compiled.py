@@ -31,12 +31,14 @@ class CompiledBackend(ActiveSetBackend):
     ----------
     problem : MeanProblem
         The oracle with the scores.
+    support : Support, optional
+        The supports of solutions for other scores to start from, which the backend takes over.
     """
 
-    def __init__(self, problem: MeanProblem) -> None:
+    def __init__(self, problem: MeanProblem, support: vertices.Support | None = None) -> None:
         self.problem = problem
         batch, width, capacity = problem.batch, len(problem.flattening), 32
-        self.support = vertices.Support(
+        self.support = support or vertices.Support(
             count=np.zeros(batch, np.int64),
             order=np.tile(np.arange(capacity), (batch, 1)),
             weight=np.zeros((batch, capacity)),
@@ -61,9 +63,12 @@ class CompiledBackend(ActiveSetBackend):
             status=np.full(batch, kernels.RUNNING),
         )
         self._need = np.zeros(batch, np.int64)
-        self._spare = capacity - 2  # vertices that each instance may add before the capacity is checked again
+        # the vertices that each instance may add before the capacity is checked again
+        self._spare = self.support.weight.shape[1] - 2 - int(self.support.count.max(initial=0))
         self._copy_theta()
         self._set_unfinished(np.arange(batch))
+        if support is not None:
+            self._run(kernels.solve_starting_vertices, True, self.layout, self.support, self.state)
 
     def _copy_theta(self) -> None:
         """Copy θ into a constant array, and penalised or unshared tensors also into an array for the gradient."""
@@ -104,7 +109,7 @@ class CompiledBackend(ActiveSetBackend):
         self._run(kernels.add_starting_vertex, self.layout, self.support, self.state)
 
     def solve_starting_structures(self) -> None:
-        self._run(kernels.solve_starting_vertices, self.layout, self.support, self.state)
+        self._run(kernels.solve_starting_vertices, False, self.layout, self.support, self.state)
 
     def add_and_solve(self, structure: list[Tensor], tolerance: float, accuracy: float, last: bool) -> None:
         self._load(structure)
@@ -202,6 +207,13 @@ class CompiledBackend(ActiveSetBackend):
         self._width = state.mean.shape[1]
         del self.problem, self.state, self.layout, self._directions, self._direction
         return result
+
+    def take_support(self, instances: Tensor) -> vertices.Support:
+        """Return the supports of ``instances``; the backend is invalid afterwards."""
+        rows = instances.numpy()
+        if np.array_equal(rows, np.arange(len(self.support.count))):
+            return self.support
+        return vertices.Support(*(array[rows] for array in self.support))
 
     def structures(self, slots: Tensor) -> Tensor:
         out = torch.zeros(*slots.shape, self._width, dtype=torch.float64, device="cpu")

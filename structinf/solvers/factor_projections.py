@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InfeasibleError, renumber_instances
 from ..oracle import Oracle, Projectable
 from ..parts import Parts, as_tuple, map_parts
-from .active_set import active_set
+from .active_set import ActiveSetResult, active_set
 from .argmax import checked_argmax
 from .direct_mean import describes_argmax
 from .graph_factors import GraphFactors, OracleGroup, check_values
@@ -21,6 +21,9 @@ __all__ = ["FactorProjection", "FactorSupport", "GroupScores"]
 
 _MOST_VERTICES = 10_000
 """The largest number of rounds of the active-set method for one projection."""
+
+_FACTORISE_EVERY = 50
+"""Projections between two that compute the factorisation of the support anew, which bounds its rounding errors."""
 
 
 class _Factors(Oracle):
@@ -206,8 +209,8 @@ class FactorProjection:
             and len(scores.group.shapes) == 1
             and describes_argmax(type(oracle), "project")
         )
-        self.oracle_calls = 0
-        self._structures: Parts | None = None
+        self.oracle_calls = self.runs = 0
+        self._result: ActiveSetResult | None = None
         self._target: Parts | None = None
 
     def project(self, target: Tensor, factor: Tensor) -> Tensor:
@@ -227,35 +230,51 @@ class FactorProjection:
             with scores.named(self.rows):
                 mean = self.oracle.project(theta)  # type: ignore[attr-defined]
             return scores.to_coordinates(scores.group.as_vectors(mean).view_as(target))
-        mean = scores.group.as_vectors(self._run(theta).mean)[:, : target.shape[2]]
+        self._result = self._run(self.oracle, theta, self.rows, self._result)
+        self._places = torch.arange(len(self._result.converged), device=self.rows.device)
+        mean = scores.group.as_vectors(self._result.mean)[:, : target.shape[2]]
         return scores.to_coordinates(mean.view_as(target))
 
-    def _run(self, theta: Parts) -> Any:
+    def _run(self, oracle: Oracle, theta: Parts, rows: Tensor, last: ActiveSetResult | None) -> ActiveSetResult:
         readout = self.scores.additional.shape[2] > 0
-        oracle = _Factors(self.oracle) if readout else self.oracle
-        with self.scores.named(self.rows):
-            result = active_set(oracle, theta, readout=readout, max_iter=_MOST_VERTICES, warm_start=self._structures)
+        oracle = _Factors(oracle) if readout else oracle
+        self.runs += 1
+        start: dict[str, Any] = {}
+        if last is not None and self.runs % _FACTORISE_EVERY:
+            start["previous"] = last, self._places
+        elif last is not None:
+            start["warm_start"] = map_parts(lambda t: t[:, self._places], last.support())
+        with self.scores.named(rows):
+            result = active_set(oracle, theta, readout=readout, max_iter=_MOST_VERTICES, **start)
         self.oracle_calls += result.oracle_calls
-        self._result, self._structures = result, result.support()
         return result
 
-    def support(self) -> FactorSupport:
-        """Return the support of the last projection."""
+    def support(self, positions: Tensor) -> FactorSupport:
+        """Return the support of the last projection, for ``positions`` in the rows."""
         scores, count = self.scores, len(self.scores)
+        flat = self._flat(positions)
         if self.has_closed_form:
-            self._run(self._target)  # type: ignore[arg-type]
-        vectors = scores.group.as_vectors(self._structures).double()  # type: ignore[arg-type]
-        vectors = vectors.view(-1, len(self.rows), count, vectors.shape[-1]).permute(1, 2, 0, 3)
-        weights = self._result.weights.double().view(-1, len(self.rows), count).permute(1, 2, 0)
+            rows, target = self.rows[positions], map_parts(lambda t: t[flat], cast(Parts, self._target))
+            result = self._run(scores.oracle_of(rows), target, rows, None)
+            weights, structures = result.weights, result.support()
+        else:
+            result, places = cast(ActiveSetResult, self._result), self._places[flat]
+            weights, structures = result.weights[:, places], map_parts(lambda t: t[:, places], result.support())
+        vectors = scores.group.as_vectors(structures).double()
+        vectors = vectors.view(-1, len(positions), count, vectors.shape[-1]).permute(1, 2, 0, 3)
+        weights = weights.double().view(-1, len(positions), count).permute(1, 2, 0)
         m = scores.index.shape[1]
         parts = vectors[..., :m] * scores.sign[:, None] + scores.offset[:, None]
         return FactorSupport(weights, parts, vectors[..., m:])
 
+    def _flat(self, positions: Tensor) -> Tensor:
+        """Return the positions of all factors of instances in a batch of factors."""
+        count = len(self.scores)
+        return (positions[:, None] * count + torch.arange(count, device=positions.device)).flatten()
+
     def select(self, keep: Tensor) -> None:
         """Keep only the instances ``keep``, positions in the rows."""
-        count = len(self.scores)
-        if self._structures is not None:
-            flat = (keep[:, None] * count + torch.arange(count, device=keep.device)).flatten()
-            self._structures = map_parts(lambda t: t[:, flat], self._structures)
+        if self._result is not None:
+            self._places = self._places[self._flat(keep)]
         self.rows = self.rows[keep]
         self.oracle = self.scores.oracle_of(self.rows)

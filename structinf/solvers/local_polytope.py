@@ -40,6 +40,13 @@ weights on a face that is not optimal turn negative sooner."""
 _ROUNDS = 6
 """Rounds of the search from the supports of an iterate."""
 
+_LOOK_EVERY = 8
+"""Iterations between two looks at the supports. A search starts once no copy has become or ceased to be 0 between two
+looks."""
+
+_FIRST_SEARCH = 24
+"""The iteration after which all instances are searched. The next searches of all follow after half as many more."""
+
 
 @dataclass
 class LocalPolytopeResult:
@@ -214,17 +221,28 @@ class _ADMM:
         self.multipliers = [start[:, g.index] for g in problem.groups]
         self.size = spread = self._score_size()
         self.step = spread.clamp(min=1 / float(degree.mean())) if q else torch.where(spread > 0, spread, 1.0)
-        check, self.anchor = 4, None
+        check, self.anchor = _FIRST_SEARCH, None
+        self.nonzero: Tensor | None = None
+        self.searched = torch.zeros_like(self.rows, dtype=torch.bool)
         for iteration in range(1, self.max_iter + 1):
             residuals = self._advance()
             if iteration % 10 == 0 and iteration <= 500:
                 self._adapt(residuals)
             last = iteration == self.max_iter
             if iteration == check or last:
-                check += max(4, check // 2)
-                self._finish(iteration, residuals, last)
-                if not len(self.rows):
-                    return
+                check += check // 2
+                tried = torch.arange(len(self.rows), device=self.rows.device)
+            elif iteration % _LOOK_EVERY == 0:
+                tried = self._settled_supports()
+            else:
+                continue
+            if len(tried):
+                left = self._search(iteration, residuals, tried, last)
+                if len(tried) == len(self.rows) and iteration >= 30:
+                    self._check_feasible(left, residuals[0])
+                self._keep(tried, left)
+            if not len(self.rows):
+                return
 
     def _score_size(self) -> Tensor:
         """Return the mean absolute score of a coordinate, plus that of an additional part, (B,)."""
@@ -267,47 +285,58 @@ class _ADMM:
 
     # -- the end of an instance ----------------------------------------------------------------
 
-    def _finish(self, iteration: int, residuals: tuple[Tensor, Tensor], last: bool) -> None:
-        program = self._program()
-        supports = [projection.support() for projection in self.projections]
-        proximal = _PROXIMAL * torch.where(self.size > 0, self.size, 1.0)[self.rows]
-        found = search_faces(program, supports, self.multipliers, self.point, proximal, _ROUNDS)
-        limit = max(self.tolerance, ROUNDING)
-        primal, dual = residuals
-        settled = ~found.accepted & (primal <= limit) & (dual <= limit * self._dual_scale().clamp(min=1))
-        # The face of the limit is often known before the multipliers prove it.
-        near = (found.mean - self.point).masked_fill(program.fixed, 0).abs().amax(1) <= 10 * limit
-        found.accepted |= settled & found.valid & near
-        done = found.accepted | settled
-        if not last and iteration >= 30:
-            self._check_feasible(~done & (primal > 1e-4))
-        if last:
-            done = torch.ones_like(done)
-        keep = done.nonzero()[:, 0]
-        if len(keep):
-            self._store(keep, iteration, found, settled, supports)
-            self._select((~done).nonzero()[:, 0])
+    def _settled_supports(self) -> Tensor:
+        """Return the instances, positions in the rows, whose zero copies are those of the last look.
 
-    def _program(self) -> LocalProgram:
-        problem, rows = self.problem, self.rows
+        A search starts once for the same zeros.
+        """
+        nonzero = torch.cat([(c > 1e-9).flatten(1) for c in self.copies], 1)
+        if self.nonzero is None:
+            same = torch.zeros_like(self.rows, dtype=torch.bool)
+        else:
+            same = (nonzero == self.nonzero).all(1)
+        settled = same & ~self.searched
+        self.nonzero, self.searched = nonzero, same
+        return settled.nonzero()[:, 0]
+
+    def _search(self, iteration: int, residuals: tuple[Tensor, Tensor], tried: Tensor, last: bool) -> Tensor:
+        """Search the solution of the instances ``tried``, positions in the rows; return those that are not finished.
+
+        The ``last`` search finishes all.
+        """
+        program = self._program(tried)
+        supports = [projection.support(tried) for projection in self.projections]
+        proximal = _PROXIMAL * torch.where(self.size > 0, self.size, 1.0)[program.rows]
+        found = search_faces(
+            program, supports, [y[tried] for y in self.multipliers], self.point[tried], proximal, _ROUNDS
+        )
+        limit = max(self.tolerance, ROUNDING)
+        primal, dual = (r[tried] for r in residuals)
+        settled = ~found.accepted & (primal <= limit) & (dual <= limit * self._dual_scale()[tried].clamp(min=1))
+        # The face of the limit is often known before the multipliers prove it.
+        near = (found.mean - self.point[tried]).masked_fill(program.fixed, 0).abs().amax(1) <= 10 * limit
+        found.accepted |= settled & found.valid & near
+        done = found.accepted | settled | last
+        self.converged[program.rows[done]] = (found.accepted | settled)[done]
+        self.iterations[program.rows[done]] = iteration
+        self._store_faces(program.rows, found.accepted.nonzero()[:, 0], found)
+        others = (done & ~found.accepted).nonzero()[:, 0]
+        if len(others):
+            self._store_iterates(tried[others], [s.select(others) for s in supports])
+        return tried[~done]
+
+    def _program(self, positions: Tensor) -> LocalProgram:
+        problem, rows = self.problem, self.rows[positions]
         fixed = problem.forbidden[rows] | self.is_free
         return LocalProgram(
             problem.groups, problem.degree, rows, problem.theta[rows], fixed, self.curvature, self.tolerance
         )
 
-    def _store(
-        self, keep: Tensor, iteration: int, found: Faces, settled: Tensor, supports: list[FactorSupport]
-    ) -> None:
-        exact = found.accepted[keep]
-        self._store_face(keep[exact], found)
-        if not bool(exact.all()):
-            self._store_iterate(keep[~exact], supports)
-        rows = self.rows[keep]
-        self.converged[rows] = exact | settled[keep]
-        self.iterations[rows] = iteration
-
-    def _store_face(self, keep: Tensor, found: Faces) -> None:
-        rows = self.rows[keep]
+    def _store_faces(self, rows: Tensor, keep: Tensor, found: Faces) -> None:
+        """Store the faces ``keep`` of those found for the instances ``rows``."""
+        if not len(keep):
+            return
+        rows = rows[keep]
         self.mean[rows] = torch.where(self.is_free, self.mean[rows], found.mean[keep])
         for own, one in zip(self.additional, found.additional, strict=True):
             own[rows] = one[keep]
@@ -315,25 +344,32 @@ class _ADMM:
         self.gap[rows], self.residual[rows] = found.gap[keep], found.residual[keep]
         self.supports.append((rows, [s.select(keep) for s in found.supports]))
 
-    def _store_iterate(self, keep: Tensor, supports: list[FactorSupport]) -> None:
-        """Store the last iterate of ADMM, whose copies differ."""
-        problem, rows, mean = self.problem, self.rows[keep], self.point[keep]
-        linear = torch.zeros_like(self.step[keep])
+    def _store_iterates(self, positions: Tensor, supports: list[FactorSupport]) -> None:
+        """Store the last iterates of ADMM, whose copies differ, for ``positions`` in the rows."""
+        problem, rows, mean = self.problem, self.rows[positions], self.point[positions]
+        linear = torch.zeros_like(self.step[positions])
         apart = []
         for g, own, copy, s in zip(problem.groups, self.additional, self.copies, supports, strict=True):
-            w = torch.einsum("rfk,rfka->rfa", s.weights[keep], s.additional[keep])
+            w = torch.einsum("rfk,rfka->rfa", s.weights, s.additional)
             own[rows] = w
             linear += torch.where(w != 0, g.additional[rows] * w, 0.0).sum((1, 2))
-            apart.append((copy[keep] - mean[:, g.index]).abs().flatten(1).amax(1))
+            apart.append((copy[positions] - mean[:, g.index]).abs().flatten(1).amax(1))
         value = (problem.theta[rows] * mean - 0.5 * self.curvature * mean.square())[:, ~self.is_free].sum(1) + linear
-        bound, _ = bound_objective(self._program().select(keep), [y[keep] for y in self.multipliers])
+        bound, _ = bound_objective(self._program(positions), [y[positions] for y in self.multipliers])
         self.mean[rows] = torch.where(self.is_free, self.mean[rows], mean)
         self.value[rows] += value
         self.gap[rows] = (bound - value).clamp(min=0)
         self.residual[rows] = torch.stack(apart).amax(0)
-        self.supports.append((rows, [s.select(keep) for s in supports]))
+        self.supports.append((rows, supports))
 
-    def _select(self, keep: Tensor) -> None:
+    def _keep(self, tried: Tensor, left: Tensor) -> None:
+        """Remove the instances that were ``tried`` and are not ``left``."""
+        if len(tried) == len(left):
+            return
+        stays = torch.ones_like(self.rows, dtype=torch.bool)
+        stays[tried] = False
+        stays[left] = True
+        keep = stays.nonzero()[:, 0]
         for projection in self.projections:
             if not len(keep):
                 self.oracle_calls += projection.oracle_calls
@@ -341,17 +377,22 @@ class _ADMM:
         self.rows, self.point, self.step = self.rows[keep], self.point[keep], self.step[keep]
         self.multipliers = [y[keep] for y in self.multipliers]
         self.copies = [c[keep] for c in self.copies]
+        self.searched = self.searched[keep]
+        if self.nonzero is not None:
+            self.nonzero = self.nonzero[keep]
         if self.anchor is not None:
             self.anchor = [a[keep] for a in self.anchor]
 
     # -- empty polytopes -------------------------------------------------------------------------
 
-    def _check_feasible(self, suspects: Tensor) -> None:
-        """Raise InfeasibleError if the multipliers of one of the ``suspects`` diverge along a certificate.
+    def _check_feasible(self, left: Tensor, primal: Tensor) -> None:
+        """Raise InfeasibleError if the multipliers of an instance that is ``left`` diverge along a certificate.
 
         Multipliers d that sum to 0 at each variable, with Σ_f max_y ⟨d_f, y⟩ < 0, prove the local polytope to be empty.
         """
         anchor, self.anchor = self.anchor, self.multipliers
+        suspects = torch.zeros_like(primal, dtype=torch.bool)
+        suspects[left] = primal[left] > 1e-4
         if anchor is None or not bool(suspects.any()):
             return
         problem = self.problem

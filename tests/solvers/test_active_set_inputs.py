@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import structinf as si
 from active_set_problems import BOTH, TIGHT, Listed, assignments, chains, draw
 from structinf.errors import InfeasibleError, PluginError
 from structinf.oracle import Oracle
@@ -104,3 +105,23 @@ def test_cuda(readout):
     )
     assert warm.converged.all()
     assert warm.oracle_calls == 1
+
+
+@pytest.mark.parametrize("readout", [False, True])
+def test_previous_solution(readout):
+    oracle = si.get_oracle("chain")
+    first = draw(5, 6, 4, 3), draw(6, 6, 3, 3, 3)
+    result = active_set(oracle, first, readout=readout, max_iter=100)
+    for step, rows in enumerate(([0, 1, 2, 3, 4, 5], [5, 0, 3], [2, 2, 1], [])):
+        index = torch.tensor(rows, dtype=torch.int64)
+        theta = first[0][index] * (1.5 - step), first[1][index] * (1.5 - step)
+        if step == 1:
+            theta[0][0, 1, :2] = -torch.inf
+        again = active_set(oracle, theta, readout=readout, max_iter=100, previous=(result, index))
+        alone = active_set(oracle, theta, readout=readout, max_iter=100)
+        for a, b in zip(as_tuple(again.mean), as_tuple(alone.mean), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-9, rtol=0)
+        assert again.converged.all()
+        torch.testing.assert_close(again.value, alone.value)
+        torch.testing.assert_close(again.weights.sum(0), torch.ones(len(rows), dtype=again.weights.dtype))
+        result = active_set(oracle, first, readout=readout, max_iter=100)

@@ -154,12 +154,12 @@ def test_graphs_without_a_structure(solver: str) -> None:
 
 
 def test_limits_of_solvers() -> None:
-    graph = pairs("branch_and_bound", 7, node_limit=1)
+    graph = pairs("branch_and_bound", 9, node_limit=1)
     theta = scores(graph, 1)
     with pytest.raises(si.SolverLimitError, match=r"stopped after 1 nodes for batch index 0 with.* raise node_limit"):
         graph.argmax(theta)
     with pytest.raises(si.SolverLimitError, match="raise time_limit"):
-        pairs("milp", 7, time_limit=1e-6).argmax(theta)
+        pairs("milp", 9, time_limit=1e-6).argmax(theta)
 
 
 def test_branches_only_on_variables_that_are_not_fixed() -> None:

@@ -175,8 +175,12 @@ def add_starting_vertex(start, stop, rows, layout, support, state):
 
 
 @jit
-def solve_starting_vertices(start, stop, rows, layout, support, state):
-    """Solve the program over the starting vertices, from equal weights."""
+def solve_starting_vertices(start, stop, rows, scores_are_new, layout, support, state):
+    """Solve the program over the starting vertices, from equal weights.
+
+    If ``scores_are_new``, the vertices are those of a solution for other scores: the weights start from this solution,
+    and vertices whose score is no longer finite make an instance start without vertices.
+    """
     gradient = np.empty(support.weight.shape[1])
     work = np.empty(gradient.size)
     for a in range(start, stop):
@@ -185,8 +189,22 @@ def solve_starting_vertices(start, stop, rows, layout, support, state):
         if n > 0:
             program = Program(support.order[b], support.weight[b], support.ones[b], support.factor[b])
             vertices = Vertices(support.index[b], support.value[b], support.size[b], support.score[b])
+            total = 0.0
             for k in range(n):
-                program.weight[program.order[k]] = 1.0 / n
+                slot = program.order[k]
+                if scores_are_new:
+                    score, _ = _score_loaded_vertex(b, slot, vertices, layout, state)
+                    if not abs(score) < math.inf:
+                        support.count[b] = 0
+                else:
+                    program.weight[slot] = 1.0
+                total += program.weight[slot]
+            if support.count[b] == 0:
+                for k in range(n):
+                    program.weight[program.order[k]] = 0.0
+                continue
+            for k in range(n):
+                program.weight[program.order[k]] /= total
             update_mean(a, b, n, program.order, program.weight, vertices, layout, state)
             support_products(n, program.order, vertices, state.mean[b], gradient)
             for k in range(n):
