@@ -19,6 +19,8 @@ __all__ = ["CASES"]
 LP_SPARSEMAP = "lp-sparsemap"
 LOOP = "structinf, one instance at a time"
 
+_THEIR_ITERATIONS = 5000
+
 
 def _ours(graph: si.FactorGraph, theta: Tensor | tuple[Tensor, ...]) -> Iterator[Contender]:
     """Yield our solver for the batch, and in a loop; only the first tensor of scores differs between instances."""
@@ -38,7 +40,7 @@ def _theirs(
 ) -> Contender:
     """Return a contender for scores (B, n) and additional scores; ``add`` adds the factors to a graph."""
     make = importlib.import_module("lpsmap.ad3qp.factor_graph").PFactorGraph
-    rows = scores.double().tolist()
+    rows = scores.double().numpy()
 
     def run() -> list[list[float]]:
         found = []
@@ -46,7 +48,8 @@ def _theirs(
             graph = make()
             add(graph, [graph.create_binary_variable() for _ in row], extra)
             graph.set_log_potentials(row)
-            _, mean, _, _ = graph.solve_qp_ad3()
+            # Many instances need more than the 1,000 iterations of the default.
+            _, mean, _, _ = graph.solve_qp(max_iter=_THEIR_ITERATIONS, tol=1e-6)
             found.append(list(mean))
         return found
 
