@@ -69,8 +69,9 @@ class FactorGraph(ExactFactorGraph):
 
     Notes
     -----
-    The relaxations ``lp_map`` and ``lp_sparsemap`` need only the argmax of each factor. All other relaxations need
-    ``argmax`` of the graph, or sums over its structures. Both are exact. A connected component with a single factor
+    The relaxations ``lp_map`` and ``lp_sparsemap`` need only the argmax of each factor, and ``belief_propagation`` the
+    log-partition function of each factor. All other relaxations need ``argmax`` of the graph, or sums over its
+    structures. Both are exact. A connected component with a single factor
     takes one call of the factor's oracle. A component of several factors uses ``solver`` for the argmax, and lists its
     joint structures for sums.
 
@@ -107,6 +108,10 @@ class FactorGraph(ExactFactorGraph):
         {
             ability: f"the library has no algorithm for {what} of a graph; for tables of scores alone, use markov_field"
             for ability, what in (("KBest", "the k best structures"), ("Samplable", "samples"))
+        }
+        | {
+            "Factorized": "factors forbid combinations of values, and independent variables would give weight to them; "
+            "use belief_propagation, or markov_field for tables of scores alone"
         }
     )
 

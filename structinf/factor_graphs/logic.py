@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..kernels.logsumexp import logsumexp
 from ..linear_constraints import LinearConstraints, LinearlyConstrained
-from ..oracle import Enumerable, Oracle
+from ..oracle import Enumerable, GibbsOracle, Oracle
 from ..registry import ORACLES
 from ..shapes import Float
 from ..validation import check_enumerable, check_feasible
@@ -21,7 +22,7 @@ __all__ = ["LOGIC_FACTORS", "AtLeastOne", "LogicFactor", "OrWithOutput", "Table"
 
 
 @dataclass(frozen=True)
-class AtLeastOne(Enumerable, LinearlyConstrained):
+class AtLeastOne(GibbsOracle, Enumerable, LinearlyConstrained):
     """Vectors of d bits with at least one 1: the factor ``or``. Scores and structures have shape (..., d)."""
 
     name: ClassVar[str] = "or"
@@ -35,6 +36,10 @@ class AtLeastOne(Enumerable, LinearlyConstrained):
         check_feasible(theta.gather(1, best)[:, 0] > -torch.inf, "structure of or")
         return (theta > 0).to(theta.dtype).scatter_(1, best, 1.0)
 
+    def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
+        check_feasible(theta.detach().amax(1) > -torch.inf, "structure of or")
+        return _log_sum_of_some(theta)
+
     def enumerate(self, event_shape: Any) -> Tensor:
         return _all_bits(event_shape[0])[1:]
 
@@ -44,7 +49,7 @@ class AtLeastOne(Enumerable, LinearlyConstrained):
 
 
 @dataclass(frozen=True)
-class OrWithOutput(Enumerable, LinearlyConstrained):
+class OrWithOutput(GibbsOracle, Enumerable, LinearlyConstrained):
     """Vectors of d bits whose last bit is the disjunction of the others: the factor ``or_out``.
 
     Scores and structures have shape (..., d), with d at least 2.
@@ -70,6 +75,10 @@ class OrWithOutput(Enumerable, LinearlyConstrained):
         chosen = torch.cat([(inputs > 0).to(theta.dtype).scatter_(1, best, 1.0), torch.ones_like(output)[:, None]], 1)
         return chosen * (value > 0).to(theta.dtype)[:, None]
 
+    def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
+        some = _log_sum_of_some(theta[:, :-1]) + theta[:, -1]
+        return logsumexp(torch.stack([torch.zeros_like(some), some], 1), 1)
+
     def enumerate(self, event_shape: Any) -> Tensor:
         bits = _all_bits(event_shape[0] - 1)
         return torch.cat([bits, bits.amax(1, keepdim=True)], 1)
@@ -85,7 +94,7 @@ class OrWithOutput(Enumerable, LinearlyConstrained):
 
 
 @dataclass(frozen=True)
-class Table(Enumerable, LinearlyConstrained):
+class Table(GibbsOracle, Enumerable, LinearlyConstrained):
     """Vectors of d bits, with a score of each bit and of each combination: the factors ``pair`` and ``table``.
 
     Scores are a tuple: the bits (..., d), and a table (..., 2, ..., 2) with d dimensions whose entry [x_1, ..., x_d]
@@ -115,15 +124,24 @@ class Table(Enumerable, LinearlyConstrained):
             )
 
     def argmax(self, theta: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        scores, table = theta[0], theta[1].flatten(1)
-        bits = _all_bits(self.variables).to(scores)
-        forbidden = scores.isneginf().to(scores) @ bits.T > 0
-        total = (scores.masked_fill(scores.isneginf(), 0)[:, None, :] * bits).sum(2) + table
-        total = total.masked_fill(forbidden, -torch.inf)
+        bits, total = self._score_combinations(theta)
         best = total.argmax(1, keepdim=True)
         check_feasible(total.gather(1, best)[:, 0] > -torch.inf, "structure of a table factor")
         entry = torch.zeros_like(total).scatter_(1, best, 1.0)
         return bits[best[:, 0]], entry.reshape(-1, *theta[1].shape[1:])
+
+    def log_partition(self, theta: tuple[Tensor, Tensor]) -> Float[Tensor, " batch"]:
+        _, total = self._score_combinations(theta)
+        check_feasible(total.detach().amax(1) > -torch.inf, "structure of a table factor")
+        return logsumexp(total, 1)
+
+    def _score_combinations(self, theta: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the combinations of bits, (2^d, d), and their scores, (B, 2^d)."""
+        scores = theta[0]
+        bits = _all_bits(self.variables).to(scores)
+        forbidden = scores.detach().isneginf().to(scores) @ bits.T > 0
+        total = (scores.masked_fill(scores.isneginf(), 0)[:, None, :] * bits).sum(2) + theta[1].flatten(1)
+        return bits, total.masked_fill(forbidden, -torch.inf)
 
     def enumerate(self, event_shape: Any) -> tuple[Tensor, Tensor]:
         bits = _all_bits(self.variables)
@@ -138,6 +156,16 @@ class Table(Enumerable, LinearlyConstrained):
         value = np.concatenate([np.ones(d), -np.ones(len(entry)), np.ones(count)])
         total = [0] * d + [1]
         return LinearConstraints.of((row, column, value), d + count, total, total)
+
+
+def _log_sum_of_some(theta: Tensor) -> Float[Tensor, " batch"]:
+    """Return log Σ exp⟨θ, y⟩ over all vectors of bits except 0, for scores (B, d); −inf if all scores are −inf."""
+    # The sum over all vectors is exp(total), and the vector 0 adds 1 to it. If total underflows, vectors of two ones
+    # add nothing.
+    total = -torch.nn.functional.logsigmoid(-theta).sum(1)
+    tiny = total.detach() < 1e3 * torch.finfo(theta.dtype).tiny
+    total = total.masked_fill(tiny, 1.0)
+    return torch.where(tiny, logsumexp(theta, 1), total + (-torch.expm1(-total)).log())
 
 
 def _all_bits(d: int) -> Float[Tensor, "structures d"]:

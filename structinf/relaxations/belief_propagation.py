@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, SolverLimitError
-from ..oracle import Oracle
+from ..factor_graphs import FactorGraph
+from ..oracle import GibbsOracle, Oracle
 from ..regularizers import check_temperature
+from ..smoothing import log_partition_function
 from ..solvers.belief_propagation import BeliefPropagation as MessagePassing
 from ..solvers.belief_propagation import Schedule, Semiring, spanning_tree_weights
 from ..solvers.convergence import OnFailure, check_stopping
 from ..solvers.factor_groups import Layout
+from ..solvers.oracle_messages import OracleMessages
+from ..solvers.stationary_value import StationaryValue
 from ..validation import check_choice, check_fraction, check_positive
 from .variational import VariationalRelaxation
 
@@ -25,7 +29,7 @@ __all__ = ["BeliefPropagation"]
 
 @dataclass(frozen=True, kw_only=True)
 class BeliefPropagation(VariationalRelaxation):
-    """Beliefs of loopy belief propagation: approximate marginals of each factor of a graphical model.
+    """Beliefs of loopy belief propagation: approximate marginals of a graphical model or a factor graph.
 
     The beliefs are a stationary point of ⟨θ, μ⟩ + temperature · H(μ) over the local polytope: tables of
     probabilities that agree on shared variables. H(μ) = Σ_k ρ_k (H(μ_k) − Σ_{i ∈ k} H(μ_i)) + Σ_i H(μ_i) is the Bethe
@@ -35,6 +39,11 @@ class BeliefPropagation(VariationalRelaxation):
     On a model with cycles, the Bethe value is no bound of log Z: it may lie above or below. The mean may lie outside
     conv(Y), and a Fenchel-Young loss may be negative. With ``weights`` of random spanning trees (tree-reweighting),
     H is concave, the value is an upper bound of temperature · log Z, and losses are at least 0.
+
+    In a ``FactorGraph``, the factors are oracles with ``log_partition``, such as trees, chains and logic factors. The
+    beliefs are the probability of each variable, and the means of the additional parts. A message takes the marginals
+    of an oracle, which count all of its structures. A graph without cycles of factors that share several variables
+    gives the exact marginals.
 
     Entries of −inf on a cycle can let messages grow without end. Such an instance does not converge.
 
@@ -137,32 +146,63 @@ class BeliefPropagation(VariationalRelaxation):
     def mean_may_leave_hull(self) -> bool:
         return self.kind == "sum_product"
 
-    def solver(self, oracle: Oracle, layout: Layout) -> MessagePassing:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
+        if not isinstance(oracle, FactorGraph):
+            return super().unsupported_reason(oracle)
+        for option, value in (("kind", "sum_product"), ("schedule", "parallel")):
+            if getattr(self, option) != value:
+                return f'{option}="{getattr(self, option)}" takes a markov_field; lp_map takes a factor graph'
+        factors = oracle.grouped_factors
+        for group in factors.groups:
+            if not isinstance(group.oracle, GibbsOracle):
+                name = factors.names[group.numbers[0]].rstrip(",")
+                return f"{name} has no log_partition; lp_map and lp_sparsemap need only its argmax"
+        return None
+
+    def _solver(self, oracle: Oracle) -> StationaryValue:
+        if not isinstance(oracle, FactorGraph):
+            return super()._solver(oracle)
         label = f"{self.label()} of {oracle.label()}"
-        weights = self.weights
+        if self.weights == "spanning_tree":
+            raise InvalidInputError(f'{label}: weights="spanning_tree" takes a markov_field; pass a weight per factor')
+        return OracleMessages(
+            oracle.grouped_factors,
+            log_partition_function=log_partition_function,
+            **self._options(oracle, self.weights, len(oracle.factors), "lp_sparsemap"),
+        )
+
+    def solver(self, oracle: Oracle, layout: Layout) -> MessagePassing:
+        weights, label = self.weights, f"{self.label()} of {oracle.label()}"
         if weights == "spanning_tree":
             weights = spanning_tree_weights(layout, label)
-        if weights is not None and len(weights) != len(layout.factors):
-            raise InvalidInputError(
-                f"weights must have one weight for each of the {len(layout.factors)} factors, got {len(weights)}"
-            )
         return MessagePassing(
             layout,
-            label,
             kind=self.kind,
-            weights=weights,
             schedule=self.schedule,
-            tolerance=self.tolerance,
-            max_iter=self.max_iter,
-            damping=self.damping,
-            report=lambda status: self.report(
-                oracle,
-                status,
-                f"raise max_iter, damping (now {self.damping}) or the temperature (now {self.temperature:g}), or use "
-                'weights="spanning_tree"',
-            ),
             report_failed=lambda failed: self._report_failed(label, failed),
+            **self._options(oracle, weights, len(layout.factors), 'weights="spanning_tree"'),
         )
+
+    def _options(
+        self, oracle: Oracle, weights: Sequence[float] | None, factors: int, alternative: str
+    ) -> dict[str, Any]:
+        """Return the options of both solvers. Messages of failure suggest an ``alternative``."""
+        if weights is not None and len(weights) != factors:
+            raise InvalidInputError(
+                f"weights must have one weight for each of the {factors} factors, got {len(weights)}"
+            )
+        remedy = (
+            f"raise max_iter, damping (now {self.damping}) or the temperature (now {self.temperature:g}), or use "
+            f"{alternative}"
+        )
+        return {
+            "label": f"{self.label()} of {oracle.label()}",
+            "weights": weights,
+            "tolerance": self.tolerance,
+            "max_iter": self.max_iter,
+            "damping": self.damping,
+            "report": lambda status: self.report(oracle, status, remedy),
+        }
 
     def _report_failed(self, label: str, failed: Tensor) -> None:
         """Raise SolverLimitError for instances whose structure of max-product has score −inf, unless to be ignored."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,24 +16,9 @@ from ..solution import Solution
 from ..solvers.convergence import OnFailure, report_nonconvergence
 from ..solvers.factor_groups import Layout, find_layout
 from ..solvers.fixed_point import FixedPoint
+from ..solvers.stationary_value import StationaryValue
 
 __all__ = ["VariationalRelaxation"]
-
-
-class VariationalSolver(Protocol):
-    """A stationary value of θ, its gradient, and the product of its Hessian, for the same θ in all calls."""
-
-    def status(self, theta: Parts) -> FixedPoint: ...
-
-    def value(self, theta: Parts) -> Tensor: ...
-
-    def gradient(self, theta: Parts) -> Parts: ...
-
-    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]: ...
-
-    def vjp(self, theta: Parts, weight: Tensor) -> Parts: ...
-
-    def hessian_product(self, theta: Parts, v: Parts) -> Parts: ...
 
 
 class VariationalRelaxation(GradientRelaxation):
@@ -47,7 +32,7 @@ class VariationalRelaxation(GradientRelaxation):
     on_failure: Any
 
     @abc.abstractmethod
-    def solver(self, oracle: Oracle, layout: Layout) -> VariationalSolver:
+    def solver(self, oracle: Oracle, layout: Layout) -> StationaryValue:
         """Return a new solver, which calls :meth:`report` once."""
 
     @property
@@ -87,10 +72,10 @@ class VariationalRelaxation(GradientRelaxation):
             failure,
         )
 
-    def _solver(self, oracle: Oracle) -> VariationalSolver:
+    def _solver(self, oracle: Oracle) -> StationaryValue:
         return self.solver(oracle, find_layout(*cast(Factorized, oracle).factorization()))
 
-    def _function(self, solver: VariationalSolver) -> autograd.ConvexFunction:
+    def _function(self, solver: StationaryValue) -> autograd.ConvexFunction:
         def value(theta: Parts) -> Tensor:
             found = solver.value(theta)
             if torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta)):

@@ -28,11 +28,12 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..parts import Parts, as_tuple, inner_product, map_parts, scale_per_instance, sum_to_batch_of
+from ..parts import Parts, as_tuple, inner_product, map_parts
 from .convergence import check_differentiable
 from .factor_groups import FactorTables, Layout, along, is_compiled, reduce_to
 from .fixed_point import FixedPoint, find_fixed_point, rounding_limit
 from .max_product_decoding import decode
+from .stationary_value import StationaryValue
 
 __all__ = ["BeliefPropagation", "Schedule", "Semiring", "spanning_tree_weights"]
 
@@ -51,7 +52,7 @@ class _Found(NamedTuple):
 
 
 @dataclass
-class BeliefPropagation:
+class BeliefPropagation(StationaryValue):
     """The value of belief propagation as a function of θ / temperature, solved once for one θ.
 
     Attributes
@@ -94,7 +95,6 @@ class BeliefPropagation:
     # -- the function and its derivatives ----------------------------------------------------
 
     def status(self, theta: Parts) -> FixedPoint:
-        """Return the residual and the convergence of each instance."""
         return self._solve(theta).status
 
     def value(self, theta: Parts) -> Tensor:
@@ -128,12 +128,6 @@ class BeliefPropagation:
                     self.report_failed(failed)
             return self._structure
         return found.model.ungroup(self._beliefs(found))
-
-    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
-        return self.value(theta), self.gradient(theta)
-
-    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        return sum_to_batch_of(scale_per_instance(self.gradient(theta), weight), theta)
 
     def hessian_product(self, theta: Parts, v: Parts) -> Parts:
         """Return the derivative of the beliefs in the direction ``v``.

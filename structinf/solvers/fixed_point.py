@@ -23,7 +23,7 @@ class FixedPoint(NamedTuple):
     x : list of (c, B, n) Tensor
         The last iterate.
     residual : (B,) Tensor
-        The largest entry of |F(x) − x|.
+        The change of the last step.
     converged : (B,) bool Tensor
         Whether the residual is within the limit.
     """
@@ -47,8 +47,9 @@ def find_fixed_point(
     max_iter: int,
     damping: float | None,
     patience: int = 0,
+    measure: Callable[[list[Tensor], list[Tensor]], Tensor] | None = None,
 ) -> FixedPoint:
-    """Repeat ``step`` until it changes no entry of an instance by more than the limit.
+    """Repeat ``step`` until it changes no instance by more than the limit.
 
     An instance keeps its values once it has converged, so that its result does not depend on the other instances.
 
@@ -71,6 +72,8 @@ def find_fixed_point(
         instance whose change has not fallen by half within 32 steps.
     patience : int
         The number of steps before the first of these changes of d.
+    measure : callable, optional
+        Maps x and F(x) to the change of each instance, (B,). The default is the largest entry of |F(x) − x|.
     """
     residual = torch.zeros(size, dtype=torch.float64, device=device)
     done = torch.zeros(size, dtype=torch.bool, device=device)
@@ -81,7 +84,10 @@ def find_fixed_point(
         return FixedPoint(x, residual, ~done)
     for iteration in range(1, max_iter + 1):
         new = step(x)
-        change = torch.stack([(b - a).abs_().amax((0, 2)) for a, b in zip(x, new, strict=True)]).amax(0)
+        if measure is None:
+            change = torch.stack([(b - a).abs_().amax((0, 2)) for a, b in zip(x, new, strict=True)]).amax(0)
+        else:
+            change = measure(x, new)
         residual = torch.where(done, residual, change)
         within = done | (change <= limit(new))
         if plain and not bool(done.any()):

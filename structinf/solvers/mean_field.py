@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from ..errors import SolverLimitError
-from ..parts import Parts, as_tuple, scale_per_instance, sum_to_batch_of
+from ..parts import Parts, as_tuple
 from .convergence import check_differentiable
 from .factor_groups import FactorTables, Layout, along, is_compiled, reduce_to
 from .fixed_point import FixedPoint, rounding_limit
+from .stationary_value import StationaryValue
 
 __all__ = ["MeanField"]
 
@@ -57,7 +58,7 @@ class _Found(NamedTuple):
 
 
 @dataclass
-class MeanField:
+class MeanField(StationaryValue):
     """The bound of mean field as a function of θ / temperature, solved once for one θ.
 
     Attributes
@@ -87,7 +88,6 @@ class MeanField:
     # -- the function and its derivatives ----------------------------------------------------
 
     def status(self, theta: Parts) -> FixedPoint:
-        """Return the residual and the convergence of each instance."""
         return self._solve(theta).status
 
     def value(self, theta: Parts) -> Tensor:
@@ -99,12 +99,6 @@ class MeanField:
         """Return the products of the distributions, in the form of θ."""
         found = self._solve(theta)
         return found.model.ungroup(self._products(found.model, found.q))
-
-    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
-        return self.value(theta), self.gradient(theta)
-
-    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        return sum_to_batch_of(scale_per_instance(self.gradient(theta), weight), theta)
 
     def hessian_product(self, theta: Parts, v: Parts) -> Parts:
         """Return the derivative of the products in the direction ``v``.

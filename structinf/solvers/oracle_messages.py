@@ -1,0 +1,341 @@
+r"""Belief propagation between the oracles of a factor graph: beliefs and the Bethe value, with their derivatives.
+
+Variables are binary, so a message is one number, the logarithm of odds. The message of factor k to a variable i is
+λ_ki, and of the variable to the factor n_ik. With a weight ρ_k of each factor (1 for belief propagation),
+
+    M_i = θ_i + Σ_k ρ_k λ_ki,   n_ik = M_i − λ_ki,   λ_ki = logit p_ki − n_ik,   p_k = ∇ log Z_k(n_k, a_k / ρ_k),
+
+where log Z_k is the log-partition function of the factor's oracle, and a_k are its additional scores. At a fixed point
+p_ki = sigmoid(M_i), and the beliefs are stationary for the value
+
+    Σ_k ρ_k log Z_k + Σ_i (1 − Σ_{k ∋ i} ρ_k) log(1 + exp M_i),
+
+whose gradient they are (Wainwright & Jordan 2008, sections 4.1 and 7.2). Smith & Eisner (2008) pass messages from
+factors of many variables by their marginals in this way. The derivative of the beliefs solves the linear equations of
+the derivatives of the messages, by the same iteration.
+
+A sum over structures with a given part is subtracted from log Z where the marginal is too near 0 or 1 for its odds. A
+message of a variable that a factor leaves no choice is a large number instead of infinity.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ..oracle import GibbsOracle
+from ..parts import Parts, as_tuple, map_parts, scale_per_instance
+from .convergence import check_differentiable
+from .factor_projections import GroupScores
+from .fixed_point import FixedPoint, find_fixed_point, rounding_limit
+from .graph_factors import GraphFactors
+from .local_polytope_scores import LocalPolytope
+from .stationary_value import StationaryValue
+
+__all__ = ["OracleMessages"]
+
+_NEAR_1 = 1e-3
+"""Distances of a marginal to 1 below this number are computed from two log-partition functions."""
+
+_NEAR_0 = 1e-290
+"""Marginals below this number may have lost digits, so that they are computed in the same way."""
+
+_DECIDED = 1e-13
+"""The derivative of a message is taken as 0 where the variance p (1 − p) is below this number."""
+
+
+class _Beliefs(NamedTuple):
+    """The beliefs of the factors of a group, for given messages to them.
+
+    Attributes
+    ----------
+    theta : Parts
+        The scores of the oracle, R · F instances.
+    value : (R, F) Tensor
+        log Z of the values of the variables, with the additional scores.
+    mean : (R, F, m) Tensor
+        The probability of each variable.
+    additional : (R, F, a) Tensor
+        The means of the additional parts.
+    """
+
+    theta: Parts
+    value: Tensor
+    mean: Tensor
+    additional: Tensor
+
+
+class _Found(NamedTuple):
+    problem: LocalPolytope
+    messages: list[Tensor]
+    sums: Tensor
+    beliefs: list[_Beliefs]
+    status: FixedPoint
+
+
+@dataclass
+class OracleMessages(StationaryValue):
+    """The value of belief propagation in a factor graph as a function of θ / temperature, solved once for one θ.
+
+    Attributes
+    ----------
+    factors : GraphFactors
+        Factors with the ability GibbsOracle.
+    label : str
+        The name of the relaxation and the graph in messages.
+    log_partition_function : callable
+        Maps an oracle to log Z with its derivatives, a ConvexFunction.
+    weights : sequence of float, optional
+        ρ_k of each factor; 1 by default.
+    tolerance : float
+        The largest difference between the probability of a variable in a factor and its belief.
+    max_iter : int
+        The number of computations of all messages.
+    damping : float or None
+        As in :func:`structinf.solvers.fixed_point.find_fixed_point`.
+    report : callable
+        Receives the status of the solution once.
+
+    References
+    ----------
+    D. Smith & J. Eisner, Dependency parsing by belief propagation, EMNLP 2008, section 4.
+    """
+
+    factors: GraphFactors
+    label: str
+    log_partition_function: Callable[[Any], Any]
+    weights: Sequence[float] | None
+    tolerance: float
+    max_iter: int
+    damping: float | None
+    report: Callable[[FixedPoint], None]
+    _found: _Found | None = field(default=None, repr=False)
+
+    def status(self, theta: Parts) -> FixedPoint:
+        return self._solve(theta).status
+
+    def value(self, theta: Parts) -> Tensor:
+        """Return the value, (B,)."""
+        found = self._solve(theta)
+        problem, used = found.problem, torch.zeros_like(found.problem.degree)
+        total = found.sums.new_zeros(len(found.sums))
+        for g, belief in zip(problem.groups, found.beliefs, strict=True):
+            rho = self._rho(g)
+            total += (belief.value * rho).sum(1)
+            used.index_add_(0, g.index.flatten(), rho.repeat_interleave(g.index.shape[1]))
+        total += (-torch.nn.functional.logsigmoid(-found.sums) * (1 - used)).sum(1)
+        return total.to(problem.dtype)
+
+    def gradient(self, theta: Parts) -> Parts:
+        """Return the beliefs of the variables, and the means of the additional parts, in the form of θ."""
+        found = self._solve(theta)
+        return found.problem.as_parts(found.sums.sigmoid(), [b.additional for b in found.beliefs])
+
+    def hessian_product(self, theta: Parts, v: Parts) -> Parts:
+        """Return the derivative of the beliefs in the direction ``v``.
+
+        Raises ConvergenceError if the beliefs of an instance, or their derivative, have not converged.
+        """
+        found = self._solve(theta)
+        problem, size = found.problem, len(found.sums)
+        v = map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), v)
+        length = torch.stack([t.double().abs().flatten(1).amax(1) for t in as_tuple(v) if t[0:1].numel()]).amax(0)
+        options = f"max_iter (now {self.max_iter}), the damping or the temperature"
+        refuse = functools.partial(check_differentiable, label=self.label, options=options)
+        refuse(~found.status.converged & (length != 0), reason="the messages have not converged")
+        length = torch.where((length > 0) & length.isfinite(), length, 1.0)
+        direction, additional = problem.from_parts(map_parts(Tensor.double, scale_per_instance(v, 1 / length)))
+        direction = direction.masked_fill(problem.forbidden, 0)
+        variance = found.sums.sigmoid() * (-found.sums).sigmoid()
+
+        def covariances(messages: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+            """Return the derivatives of M, and of all beliefs of the factors and of the messages to them."""
+            sums, received = self._receive(problem, direction, messages)
+            changes = [
+                self._covariance(g, belief, n, a)
+                for g, belief, n, a in zip(problem.groups, found.beliefs, received, additional, strict=True)
+            ]
+            return sums, received, changes
+
+        def step(messages: list[Tensor]) -> list[Tensor]:
+            _, received, changes = covariances(self._shaped(problem, messages))
+            new = []
+            for belief, n, change in zip(found.beliefs, received, changes, strict=True):
+                m = n.shape[2]
+                spread = belief.mean * (1 - belief.mean)
+                undecided = spread > _DECIDED
+                new.append(torch.where(undecided, change[..., :m] / spread.where(undecided, 1.0) - n, 0.0))
+            return _flat(new)
+
+        def disagreement(messages: list[Tensor], _: list[Tensor]) -> Tensor:
+            sums, _, changes = covariances(self._shaped(problem, messages))
+            return _largest(
+                [c[..., : g.index.shape[1]] - (variance * sums)[:, g.index]
+                 for g, c in zip(problem.groups, changes, strict=True)], size, sums.device
+            )  # fmt: skip
+
+        status = find_fixed_point(
+            step,
+            _flat([torch.zeros_like(m) for m in found.messages]),
+            size,
+            found.sums.device,
+            lambda _: rounding_limit(self.tolerance, found.sums.abs().masked_fill(problem.forbidden, 0).amax(1)),
+            self.max_iter,
+            self.damping,
+            len(self.factors.names),
+            disagreement,
+        )
+        refuse(~status.converged & (length != 0), reason="the iteration for the gradient has not converged")
+        sums, _, changes = covariances(self._shaped(problem, status.x))
+        others = [c[..., g.index.shape[1] :] for g, c in zip(problem.groups, changes, strict=True)]
+        return scale_per_instance(problem.as_parts(variance * sums, others), length)
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def _solve(self, theta: Parts) -> _Found:
+        if self._found is None:
+            with torch.no_grad():
+                self._found = self._run(LocalPolytope(self.factors, map_parts(Tensor.detach, theta), False))
+                self.report(self._found.status)
+        return self._found
+
+    def _run(self, problem: LocalPolytope) -> _Found:
+        size, device = len(problem.theta), problem.theta.device
+        scale = problem.theta.abs().sum(1)
+        for g in problem.groups:
+            scale = scale + g.additional.nan_to_num(neginf=0.0).abs().sum((1, 2))
+        # The sigmoid of the bound is exactly 1.
+        bound = 4 * scale + 4 * problem.theta.shape[1] + 1600
+        start = [torch.zeros(size, *g.index.shape, dtype=torch.float64, device=device) for g in problem.groups]
+        theta = torch.where(problem.forbidden, -bound[:, None], problem.theta)
+
+        def step(messages: list[Tensor]) -> list[Tensor]:
+            _, received = self._receive(problem, theta, self._shaped(problem, messages))
+            new = []
+            for g, n in zip(problem.groups, received, strict=True):
+                limit = bound[:, None, None]
+                odds = self._odds(g, self._believe(g, n), n)
+                new.append((odds - n).clamp(-limit, limit).masked_fill(problem.forbidden[:, g.index], 0))
+            return _flat(new)
+
+        def disagreement(messages: list[Tensor], new: list[Tensor]) -> Tensor:
+            sums, received = self._receive(problem, theta, self._shaped(problem, messages))
+            changed = zip(problem.groups, received, self._shaped(problem, new), strict=True)
+            return _largest([(n + m).sigmoid() - sums.sigmoid()[:, g.index] for g, n, m in changed], size, device)
+
+        status = find_fixed_point(
+            step,
+            _flat(start),
+            size,
+            device,
+            lambda _: rounding_limit(self.tolerance, scale),
+            self.max_iter,
+            self.damping,
+            len(self.factors.names),
+            disagreement,
+        )
+        messages = self._shaped(problem, status.x)
+        sums, received = self._receive(problem, theta, messages)
+        beliefs = [self._believe(g, n) for g, n in zip(problem.groups, received, strict=True)]
+        return _Found(problem, messages, sums, beliefs, status)
+
+    def _rho(self, scores: GroupScores) -> Tensor:
+        """Return the weights of a group, (F,)."""
+        numbers = scores.group.numbers
+        weights = [1.0] * len(numbers) if self.weights is None else [self.weights[k] for k in numbers]
+        return torch.tensor(weights, dtype=torch.float64, device=scores.index.device)
+
+    def _shaped(self, problem: LocalPolytope, messages: list[Tensor]) -> list[Tensor]:
+        """Return the messages (1, B, F · m) of all groups as (B, F, m)."""
+        return [t[0].view(t.shape[1], *g.index.shape) for g, t in zip(problem.groups, messages, strict=True)]
+
+    def _receive(self, problem: LocalPolytope, theta: Tensor, messages: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return M, (B, n), and the messages n (B, F, m) to each group of factors."""
+        sums = theta.clone()
+        for g, m in zip(problem.groups, messages, strict=True):
+            sums.index_add_(1, g.index.flatten(), (m * self._rho(g)[:, None]).flatten(1))
+        return sums, [sums[:, g.index] - m for g, m in zip(problem.groups, messages, strict=True)]
+
+    def _rows(self, scores: GroupScores, size: int) -> Tensor:
+        return torch.arange(size, device=scores.index.device)
+
+    def _believe(self, scores: GroupScores, received: Tensor) -> _Beliefs:
+        """Return the beliefs of factors for the messages (B, F, m) to them."""
+        rows, shape = self._rows(scores, len(received)), received.shape[:2]
+        theta = scores.as_scores(rows, scores.sign * received, 1 / self._rho(scores)[:, None])
+        function = self.log_partition_function(scores.oracle)
+        with scores.named(rows):
+            value, mean = function.value_and_gradient(theta)
+        vectors = scores.group.as_vectors(mean)
+        vectors = vectors.view(*shape, vectors.shape[-1])
+        m = received.shape[2]
+        # In the values of variables, a part that is 1 minus its variable scores the variable's message less.
+        value = value.view(shape) + (received * scores.offset).sum(2)
+        return _Beliefs(theta, value, scores.to_coordinates(vectors[..., :m]), vectors[..., m:])
+
+    def _odds(self, scores: GroupScores, belief: _Beliefs, received: Tensor) -> Tensor:
+        """Return the logarithm of the odds of each variable in its factor, (B, F, m)."""
+        p = scores.to_coordinates(belief.mean)  # of the parts
+        odds = p.log() - torch.log1p(-p)
+        vectors = scores.group.as_vectors(belief.theta)
+        m = p.shape[2]
+        valid = scores.oracle.valid_parts(belief.theta) if scores.oracle.bound else None
+        is_part = vectors[:, :m].isfinite()
+        if valid is not None:
+            sizes = map_parts(lambda mask, t: mask.expand_as(t), valid, belief.theta)
+            is_part &= scores.group.as_vectors(sizes)[:, :m]
+        flat, odds = p.flatten(0, 1), odds.flatten(0, 1)
+        odds = torch.where(is_part, odds, -torch.inf)
+        place = ((flat > 1 - _NEAR_1) | ((flat < _NEAR_0) & is_part)).nonzero()
+        if len(place):
+            row, part = place.unbind(1)
+            finite = vectors.masked_fill(vectors.isinf(), 0)
+            bound = 4 * finite.abs().sum(1) + 4 * m + 100
+            is_likely = flat[row, part] > 0.5
+            changed = vectors[row]
+            changed[torch.arange(len(row), device=row.device), part] = torch.where(is_likely, -bound[row], bound[row])
+            oracle = cast(GibbsOracle, scores.oracle[row] if scores.oracle.bound else scores.oracle)
+            other = oracle.log_partition(scores.group.as_parts(changed))
+            value = (belief.value - (received * scores.offset).sum(2)).flatten()[row]
+            # Without structures of the part, log Z is log Z of the others; with a part of score c, it is log Z of the
+            # part's structures, whose score has changed to c.
+            likely = _log_expm1((value - other).clamp(min=0))
+            unlikely = other - bound[row] + vectors[row, part] - value
+            new = torch.where(is_likely, likely, unlikely)
+            half = bound[row] / 2
+            new = torch.where(new > half, torch.inf, torch.where(new < -half, -torch.inf, new))
+            odds[row, part] = new
+        return scores.sign * odds.view_as(p)
+
+    def _covariance(self, scores: GroupScores, belief: _Beliefs, change: Tensor, additional: Tensor) -> Tensor:
+        """Return the derivatives of variables and additional parts (B, F, m + a) for changes of their scores."""
+        m = change.shape[2]
+        vectors = torch.cat([scores.sign * change, additional / self._rho(scores)[:, None]], 2).flatten(0, 1)
+        theta = scores.group.as_vectors(belief.theta)
+        vectors = vectors.masked_fill(theta.isneginf(), 0)
+        product = self.log_partition_function(scores.oracle).hessian_product(
+            belief.theta, scores.group.as_parts(vectors)
+        )
+        found = scores.group.as_vectors(product).view(*change.shape[:2], vectors.shape[-1])
+        return torch.cat([scores.sign * found[..., :m], found[..., m:]], 2)
+
+
+def _flat(messages: list[Tensor]) -> list[Tensor]:
+    """Return messages (B, F, m) of all groups as (1, B, F · m)."""
+    return [m.flatten(1)[None] for m in messages]
+
+
+def _largest(differences: list[Tensor], size: int, device: torch.device) -> Tensor:
+    """Return the largest absolute value of each instance, (B,)."""
+    kept = [d.abs().flatten(1).amax(1) for d in differences if d.shape[1:].numel()]
+    return torch.stack(kept).amax(0) if kept else torch.zeros(size, dtype=torch.float64, device=device)
+
+
+def _log_expm1(x: Tensor) -> Tensor:
+    """Return log(exp(x) − 1) for x ≥ 0."""
+    return x + torch.log(-torch.expm1(-x))
