@@ -170,7 +170,8 @@ class GroupScores:
             best = self.group.as_vectors(checked_argmax(self.oracle_of(rows), theta))
         best = best.view(len(rows), len(self), -1)
         m = self.index.shape[1]
-        check_values(best[..., :m], self.names[self.group.numbers[0]])
+        # Additional parts may be coordinates too; a chain's shared transitions are counts.
+        check_values(best[..., : self.group.variables.shape[1]], self.names[self.group.numbers[0]])
         return self.to_coordinates(best[..., :m]), best[..., m:]
 
     @contextlib.contextmanager

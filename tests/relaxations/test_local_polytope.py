@@ -400,3 +400,17 @@ def test_lp_map_does_not_depend_on_the_scale_of_scores(tolerance: float) -> None
         solution = si.infer(tuple(scale * t for t in theta), graph, "lp_map", tolerance=tolerance)
         torch.testing.assert_close(solution.value / scale, best, rtol=1e-4, atol=0)
         assert (solution.gap / scale < 1e-3).all()
+
+
+def test_counts_of_transitions_are_penalised():
+    graph = si.FactorGraph((4, 2))
+    graph.add("chain", graph.variables, additional=[(2, 2)])
+    generator = torch.Generator().manual_seed(0)
+    unary = torch.randn(3, 4, 2, generator=generator, dtype=torch.float64)
+    for scale in (0.1, 1, 10):
+        theta = unary * scale, torch.tensor([[3.0, -1.0], [-1.0, 2.0]], dtype=torch.float64) * scale
+        found = si.infer(theta, graph, "lp_sparsemap", penalty="all")
+        expected = si.infer(theta, "chain", "sparsemap", penalty="all", tolerance=0.0)
+        torch.testing.assert_close(found.value, expected.value)
+        for a, b in zip(found.mean, expected.mean, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
