@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +21,15 @@ from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
 from structinf.restriction import Restrictable, argmax_of_feasible, in_order
 from structinf.shapes import Float
-from structinf.validation import check_count, check_enumerable, check_feasible, check_flag, check_k
+from structinf.validation import (
+    check_count,
+    check_enumerable,
+    check_feasible,
+    check_flag,
+    check_k,
+    check_number,
+    skips_checks,
+)
 
 from .common.arborescence_projection import project_arborescence
 from .common.dependency_arcs import arcs_in_use, arcs_that_agree, check_arcs, describe_arc, lengths_in_use
@@ -123,6 +133,17 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
             )
         lengths = lengths_in_use(self, like).expand(len(labels))[:, None]
         inside = torch.arange(n, device=labels.device) < lengths
+        heads = torch.where(inside, labels, 0).long().clamp(0, n)  # on a GPU, the checks may come later
+        if not skips_checks(heads):
+            is_wrong = (inside & ((labels < 0) | (labels > lengths))).any(1) | ~_are_trees(heads)
+            if self.single_root:
+                is_wrong |= (inside & (heads == 0)).sum(1) != 1
+            check = partial(self._reject_heads, labels, heads, inside, lengths)
+            check_number(is_wrong.any(), operator.not_, check)
+        return _indicators(heads, inside, like)
+
+    def _reject_heads(self, labels: Tensor, heads: Tensor, inside: Tensor, lengths: Tensor) -> None:
+        """Raise InvalidInputError for the first instance of ``labels`` (B, n) that is no tree."""
         wrong = inside & ((labels < 0) | (labels > lengths))
         if bool(wrong.any()):
             b, m = wrong.nonzero()[0].tolist()
@@ -130,7 +151,6 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
                 f"labels must be heads between 0 (the root) and the number of words, {int(lengths[b])}; got "
                 f"{int(labels[b, m])} for word {m + 1} at batch index {b}"
             )
-        heads = torch.where(inside, labels, 0).long()
         wrong = ~_are_trees(heads)
         if bool(wrong.any()):
             b = int(wrong.nonzero()[0])
@@ -139,13 +159,11 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
                 f"{heads[b, : int(lengths[b])].tolist()}"
             )
         roots = (inside & (heads == 0)).sum(1)
-        if self.single_root and bool((roots != 1).any()):
-            b = int((roots != 1).nonzero()[0])
-            raise InvalidInputError(
-                f"labels at batch index {b} have {int(roots[b])} words whose head is the root, but single_root=True "
-                f"requires exactly one; got heads {heads[b, : int(lengths[b])].tolist()}"
-            )
-        return _indicators(heads, inside, like)
+        b = int((roots != 1).nonzero()[0])
+        raise InvalidInputError(
+            f"labels at batch index {b} have {int(roots[b])} words whose head is the root, but single_root=True "
+            f"requires exactly one; got heads {heads[b, : int(lengths[b])].tolist()}"
+        )
 
     def decode(self, y: Tensor) -> Tensor:
         words = y[:, :, 1:]
@@ -228,7 +246,7 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
         return value.to(theta.dtype), means
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
-        if theta.device.type != "cpu":
+        if theta.device.type != "cpu" and not uses_triton(theta):
             return super().covariance_product(theta, v)
         lengths = lengths_in_use(self, theta)
         value, product = dispatch.covariance_product(theta, v, lengths, single_root=self.single_root)

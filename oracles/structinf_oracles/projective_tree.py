@@ -15,7 +15,7 @@ from structinf.errors import InvalidInputError
 from structinf.validation import check_flag
 
 from .common.dependency_arcs import arcs_in_use, arcs_that_agree, check_arcs, describe_arc, lengths_in_use
-from .common.labels import agreeing_choices, reject_labels
+from .common.labels import agreeing_choices, indicators, reject_labels
 
 __all__ = ["ProjectiveTree"]
 
@@ -151,20 +151,23 @@ class ProjectiveTree(HypergraphProgram):
         head, label = labels.unbind(2) if self.labelled else (labels, torch.zeros_like(labels))
         lengths = lengths_in_use(self, like).expand(len(labels))
         inside = torch.arange(n, device=labels.device) < lengths[:, None]
+        kinds = like.shape[3] if self.labelled else 1
         reject_labels(
             inside & ((head < 0) | (head > lengths[:, None])),
             labels,
             "a head is neither 0 (the root) nor a word in use",
+            defers=True,
         )
-        arcs = like.new_zeros(len(labels), n + 1, n + 1, like.shape[3] if self.labelled else 1)
-        reject_labels(inside & ((label < 0) | (label >= arcs.shape[3])), labels, "an arc's label is out of range")
-        b, m = inside.nonzero(as_tuple=True)
-        arcs[b, head[b, m], m + 1, label[b, m]] = 1
-        y = arcs.reshape(len(labels), *like.shape[1:])
+        reject_labels(inside & ((label < 0) | (label >= kinds)), labels, "an arc's label is out of range", defers=True)
+        word = torch.arange(1, n + 1, device=labels.device)
+        place = (head * (n + 1) + word) * kinds + label
+        y = indicators(place, inside, (n + 1) ** 2 * kinds, like).reshape(len(labels), *like.shape[1:])
         # All trees have the same number of arcs. So the best tree for the scores y is y itself, if y is a tree.
-        best: Any = self.bind(lengths=lengths).argmax(y)
+        # Another binding would check the lengths again, and wait for a GPU.
+        oracle = self if len(self.bound.get("lengths", y)) == len(y) else self.bind(lengths=lengths)
+        best: Any = oracle.argmax(y)
         kind = "projective tree with a single root" if self.single_root else "projective tree"
-        reject_labels(best != y, labels, f"the heads do not form a {kind}")
+        reject_labels(best != y, labels, f"the heads do not form a {kind}", defers=True)
         return y
 
     def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:

@@ -225,7 +225,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
         from .kernels.spanning_tree import sums
 
-        if theta.device.type != "cpu":
+        if theta.device.type != "cpu" and not uses_triton(theta):
             return super().covariance_product(theta, v)
         scores, graph = self._weighted(theta)
         value, product = sums.covariance_product(scores, self.edge_scores(v), graph)

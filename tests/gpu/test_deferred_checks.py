@@ -85,6 +85,16 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         for value in (2, 10**9, -(10**9))
     },
     **{
+        f"heads of {name}, {what}": (si.FenchelYoungLoss(name, "marginals", single_root=True), (SQUARE, heads))
+        for name in ("arborescence", "projective_tree")
+        for what, heads in (
+            ("no node", torch.tensor([[0, 1, 2], [0, 1, 10**9]])),
+            ("below 0", torch.tensor([[0, 1, 2], [0, -(10**9), 1]])),
+            ("a cycle", torch.tensor([[0, 1, 2], [0, 3, 2]])),
+            ("two roots", torch.tensor([[0, 1, 2], [0, 1, 0]])),
+        )
+    },
+    **{
         f"gold that is no structure of {name}, {value}": (si.FenchelYoungLoss(name, "marginals"), (theta, gold))
         for name, theta in (("dtw", SQUARE), ("binary_tree", SQUARE), ("semi_markov", SQUARE.unsqueeze(3)))
         for value, gold in (("all parts", torch.ones_like(theta)), ("two parts", _with(0 * theta, 1.0, 1, -1)))

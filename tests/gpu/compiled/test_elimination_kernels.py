@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from structinf_oracles.kernels.arborescence.triton_elimination import log_partition_and_marginals
+from structinf_oracles.kernels.arborescence.triton_elimination import covariance_product, log_partition_and_marginals
 
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("derivative", ["first", "second"])
 @pytest.mark.parametrize(
     ("words", "dtype", "single_root"),
     [
@@ -22,8 +23,17 @@ pytestmark = pytest.mark.slow
         pytest.param(300, torch.float32, False, marks=pytest.mark.full),
     ],
 )
-def test_resources(compile_launches: Callable[..., Any], words: int, dtype: torch.dtype, single_root: bool) -> None:
+def test_resources(
+    compile_launches: Callable[..., Any], words: int, dtype: torch.dtype, single_root: bool, derivative: str
+) -> None:
     theta, lengths = torch.zeros(2, words + 1, words + 1, dtype=dtype), torch.tensor([words, words])
-    kernels = compile_launches(lambda: log_partition_and_marginals(theta, lengths, single_root))
+
+    def run() -> None:
+        if derivative == "first":
+            log_partition_and_marginals(theta, lengths, single_root)
+        else:
+            covariance_product(theta, theta, lengths, single_root)
+
+    kernels = compile_launches(run, most_spilled=16)
     assert {kernel.name for kernel in kernels} == {"_forward", "_backward"}
     assert all(kernel.registers <= 255 for kernel in kernels)

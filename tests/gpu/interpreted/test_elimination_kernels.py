@@ -23,6 +23,15 @@ def compiled(theta: Tensor, lengths: Tensor, single_root: bool) -> tuple[Tensor,
     return value, means
 
 
+def compiled_product(theta: Tensor, v: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """Return the Hessian product by the loops of the CPU, whatever the mode of the process."""
+    size, n, scores, counts, status = _arrays(theta, lengths)
+    value, product = torch.empty(size, dtype=torch.float64), torch.zeros(size, n + 1, n + 1, dtype=torch.float64)
+    arguments = scores, v.expand_as(theta).contiguous().numpy(), counts, single_root, ..., value.numpy()
+    _run(marginals.value_and_mean, status, n**3, *arguments, None, product.numpy(), status)
+    return product
+
+
 def draw(batch: int, words: int, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Tensor:
     generator = torch.Generator().manual_seed(words)
     return (scale * torch.randn(batch, words + 1, words + 1, dtype=torch.float64, generator=generator)).to(dtype)
@@ -44,6 +53,10 @@ def test_agrees_with_the_compiled_loops(words: int, scale: float, single_root: b
     torch.testing.assert_close(value, expected_value, rtol=1e-13, atol=1e-12)
     torch.testing.assert_close(means, expected_means, rtol=0, atol=1e-12)
     assert torch.equal(triton_elimination.log_partition(theta, lengths, single_root), value)
+    v = draw(1, words).flip(1)
+    value_again, product = triton_elimination.covariance_product(theta, v, lengths, single_root)
+    assert torch.equal(value_again, value)
+    torch.testing.assert_close(product, compiled_product(theta, v, lengths, single_root), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("single_root", [False, True])
@@ -62,23 +75,32 @@ def test_forbidden_arcs(single_root: bool) -> None:
     feasible = value > -math.inf
     assert feasible.tolist() == [False, True, True, not single_root]
     torch.testing.assert_close(means[feasible], expected_means[feasible], rtol=0, atol=1e-12)
+    v = draw(4, 4).flip(0)
+    product = triton_elimination.covariance_product(theta, v, lengths, single_root)[1]
+    expected = compiled_product(theta, v, lengths, single_root)
+    torch.testing.assert_close(product[feasible], expected[feasible], rtol=0, atol=1e-12)
 
 
 def test_float32_scores_and_blocks_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = triton_elimination._blocks
-    monkeypatch.setattr(triton_elimination, "_blocks", lambda n, root: {**blocks(n, root), "ROWS": 2})
+    monkeypatch.setattr(triton_elimination, "_blocks", lambda *args: {**blocks(*args), "ROWS": 2})
     theta, lengths = draw(2, 4, dtype=torch.float32), torch.tensor([4, 3])
     value, means = triton_elimination.log_partition_and_marginals(theta, lengths, False)
     expected_value, expected_means = compiled(theta, lengths, False)
     torch.testing.assert_close(value, expected_value, rtol=1e-13, atol=1e-12)
     torch.testing.assert_close(means.double(), expected_means, rtol=0, atol=1e-7)
     assert means.dtype == torch.float32
+    v = draw(2, 4).flip(0)
+    product = triton_elimination.covariance_product(theta, v.float(), lengths, False)[1]
+    torch.testing.assert_close(product.double(), compiled_product(theta, v, lengths, False), rtol=0, atol=1e-6)
 
 
 def test_an_empty_batch() -> None:
     value, means = triton_elimination.log_partition_and_marginals(torch.zeros(0, 4, 4), torch.zeros(0).long(), False)
     assert value.shape == (0,)
     assert means.shape == (0, 4, 4)
+    empty = torch.zeros(0, 4, 4)
+    assert triton_elimination.covariance_product(empty, empty, torch.zeros(0).long(), True)[1].shape == (0, 4, 4)
 
 
 def test_instances_do_not_depend_on_the_batch() -> None:
@@ -116,3 +138,7 @@ def test_spanning_trees() -> None:
     totals = trees @ scores[0]
     torch.testing.assert_close(value[0], totals.logsumexp(0))
     torch.testing.assert_close(mean[0], totals.softmax(0) @ trees)
+    v = torch.arange(5, dtype=torch.float64)
+    product = si.get_oracle("spanning_tree", edges=edges).covariance_product(scores, v[None])
+    moments = trees * totals.softmax(0)[:, None]
+    torch.testing.assert_close(product[0], moments.T @ (trees @ v) - mean[0] * (mean[0] @ v))

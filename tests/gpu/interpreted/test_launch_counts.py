@@ -38,8 +38,19 @@ CEILINGS: dict[str, dict[str, tuple[int, int]]] = {
         "loss and backward": (105, 1),
         "loss of labels and backward": (85, 1),
     },
-    "projective_tree": {"map": (12, 1), "marginals": (12, 1)},
-    "arborescence": {"marginals": (13, 1)},
+    "projective_tree": {
+        "map": (12, 1),
+        "marginals": (12, 1),
+        "marginals and backward": (16, 1),
+        "loss and backward": (86, 1),
+        "loss of labels and backward": (73, 1),
+    },
+    "arborescence": {
+        "marginals": (12, 1),
+        "marginals and backward": (16, 1),
+        "loss and backward": (77, 1),
+        "loss of labels and backward": (64, 1),
+    },
 }
 
 

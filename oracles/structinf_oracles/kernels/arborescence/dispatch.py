@@ -2,9 +2,9 @@
 
 Scores θ are (B, n + 1, n + 1), where θ[h, m] scores the arc from head h to word m. Node 0 is the root; column 0 and
 the diagonal are never read. If autograd records the call, :func:`log_partition` runs in plain torch: the elimination of
-:mod:`.elimination` in the log domain. On a GPU, Triton kernels compute log Z and marginals. All other functions are
-compiled and run on the CPU. All computations are in float64, since sums of float32 logarithms near 1000 would leave
-marginals about four digits. Arcs are returned in θ's dtype, log Z in float64.
+:mod:`.elimination` in the log domain. On a GPU, Triton kernels compute log Z, marginals and Hessian products. All other
+functions are compiled and run on the CPU. All computations are in float64, since sums of float32 logarithms near 1000
+would leave marginals about four digits. Arcs are returned in θ's dtype, log Z in float64.
 
 The spanning trees of an undirected graph are the trees of a symmetric θ with any vertex as the root. In the results,
 add up the two directions of each edge.
@@ -82,9 +82,13 @@ def covariance_product(
 ) -> tuple[Tensor, Tensor]:
     """Return log Z (B,) and the product of its Hessian with ``v`` (B | 1, n + 1, n + 1), (B, n + 1, n + 1).
 
-    The other parameters are those of :func:`log_partition`. The computation runs on the CPU. If log Z = −inf, the
-    product is undefined.
+    The other parameters are those of :func:`log_partition`. The computation runs on the CPU, or on a GPU in Triton
+    kernels. If log Z = −inf, the product is undefined.
     """
+    if uses_triton(theta):
+        from . import triton_elimination
+
+        return triton_elimination.covariance_product(theta, v, _counts(theta, lengths), single_root)
     from .marginals import value_and_mean
 
     size, n, scores, counts, status = _arrays(theta, lengths)
