@@ -15,6 +15,7 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.kernels import parallel_rows, to_numpy
+from structinf.kernels.gpu import uses_triton
 from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
 from structinf.oracle import Enumerable, KBest, TransportPolytope
 from structinf.shapes import Float
@@ -34,6 +35,11 @@ __all__ = ["Assignment"]
 
 # Estimated elementary operations per part: about two scans of all costs.
 OPERATIONS = 8
+
+# The largest number of rows and of columns whose argmax a GPU computes. One program of the GPU handles an instance, and
+# takes about 2 µs for each scan of a row, by the latency of its reductions. With more columns, a core of the CPU scans
+# faster. The limit follows from this estimate; no GPU was at hand to measure it.
+MOST_ON_GPU = 128
 
 
 @dataclass(frozen=True)
@@ -66,9 +72,9 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
     Notes
     -----
     ``argmax`` is the shortest augmenting path algorithm of Jonker & Volgenant, O(n² m) in the worst case for n ≤ m.
-    The algorithm runs in float64 on CPU threads; CUDA tensors are copied once per batch. The k best come from Murty's
-    method, with at most one augmentation for each candidate. Ties are broken deterministically, without preference
-    for a column.
+    The algorithm runs in float64, on CPU threads, or on a GPU for at most 128 rows and columns. With more, and with
+    ``allow_unmatched=True``, CUDA tensors are copied once per batch. The k best come from Murty's method, with at most
+    one augmentation for each candidate. Ties are broken deterministically, without preference for a column.
 
     There is no log-partition function: the sum over assignments is the permanent of exp θ, and its computation is
     #P-complete.
@@ -222,6 +228,8 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
         from .kernels.assignment import rectangular
 
+        if self.allow_unmatched is not True and max(theta.shape[1:]) <= MOST_ON_GPU and uses_triton(theta):
+            return self._argmax_on_gpu(theta)
         m, theta = theta.shape[2], self._with_free_columns(theta)
         y = torch.empty(theta.shape, dtype=theta.dtype, device="cpu")
         feasible = np.empty(len(theta), np.bool_)
@@ -229,6 +237,17 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
         parallel_rows(rectangular.argmax, len(theta), *layout, y.numpy(), feasible, work=OPERATIONS * theta.numel())
         check_feasible(torch.from_numpy(feasible), "assignment")
         return y[:, :, :m].contiguous().to(theta.device)
+
+    def _argmax_on_gpu(self, theta: Tensor) -> Tensor:
+        from .kernels.assignment import triton_shortest_augmenting_paths
+
+        sizes = self.bound.get("lengths")
+        if sizes is not None:
+            check_instances("lengths", sizes, len(theta))
+        free = theta.shape[1] if self._by_score else 0
+        y, feasible = triton_shortest_augmenting_paths.argmax(self._with_free_columns(theta), sizes, free)
+        check_feasible(feasible, "assignment")
+        return y
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels.assignment import k_best
