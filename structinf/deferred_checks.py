@@ -39,19 +39,51 @@ class DeferredChecks:
         self._numbers.append(number.detach())
         self._checks.append((passes, check))
 
-    def finish(self) -> None:
-        """Read all numbers, and run the checks of the numbers that do not pass, in the order of addition."""
-        if not self._numbers:
-            return
+    def finish(self, report: Tensor | None = None) -> list[float]:
+        """Read all numbers, and run the checks of the numbers that do not pass, in the order of addition.
+
+        Parameters
+        ----------
+        report : (n,) Tensor, optional
+            Other numbers to read in the same copy.
+
+        Returns
+        -------
+        list of float
+            The numbers of ``report``; empty by default.
+        """
         numbers, checks = self._numbers, self._checks
         self._numbers, self._checks = [], []
+        if report is not None:
+            read = torch.cat([*(number.reshape(1) for number in numbers), report]) if numbers else report
+        elif numbers:
+            read = torch.stack(numbers)
+        else:
+            return []
+        values = read.tolist()
         token = _active.set(None)
         try:
-            for value, (passes, check) in zip(torch.stack(numbers).tolist(), checks, strict=True):
+            for value, (passes, check) in zip(values, checks, strict=False):
                 if not passes(value):
                     check()
         finally:
             _active.reset(token)
+        return values[len(checks) :]
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Collect the checks inside the context, for a later call of :meth:`finish`."""
+        token = _active.set(self)
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as raised:
+            error = raised
+        finally:
+            _active.reset(token)
+        if error is not None:
+            self.finish()  # wrong numbers may have caused the error
+            raise error
 
     @contextlib.contextmanager
     def replacing(self, check: Callable[[], None]) -> Iterator[None]:
@@ -91,9 +123,9 @@ class _InnerChecks(DeferredChecks):
         super().__init__()
         self._outer = outer
 
-    def finish(self) -> None:
+    def finish(self, report: Tensor | None = None) -> list[float]:
         self._outer.finish()
-        super().finish()
+        return super().finish(report)
 
 
 class _NoChecks(DeferredChecks):

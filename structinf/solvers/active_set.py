@@ -10,12 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import renumber_instances
 from ..kernels.gpu import uses_triton
 from ..oracle import Oracle
 from ..parts import Parts, map_parts
 from .active_set_backend import ActiveSetBackend
-from .argmax import checked_argmax
 from .mean_problem import MeanProblem
 from .weighted_mean import WeightedMeanResult
 
@@ -135,9 +133,7 @@ def active_set_with_backend(
         if len(backend.unfinished) != size:
             size = len(backend.unfinished)
             oracle = problem.oracle[backend.unfinished]
-        with renumber_instances(backend.unfinished):
-            y = checked_argmax(oracle, backend.objective_gradient(oracle))
-        structure = problem.flatten_structures(y, oracle, size)
+        structure = problem.flatten_structures(backend.best_structures(oracle), oracle, size)
         backend.add_and_solve(structure, tolerance, accuracy, last=calls == max_iter)
         calls += 1
     return ActiveSetResult(backend, calls)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..errors import renumber_instances
 from ..oracle import Oracle
 from ..parts import Parts
+from .argmax import checked_argmax
 from .mean_problem import MeanProblem
 
 __all__ = ["ActiveSetBackend", "BackendResult"]
@@ -51,6 +53,11 @@ class ActiveSetBackend(abc.ABC):
         Before the first structure, the gradient is θ. Tensors of θ shared by the batch stay shared if the penalty
         does not change them.
         """
+
+    def best_structures(self, oracle: Oracle) -> Parts:
+        """Return a structure of each unfinished instance that maximises the gradient, from the ``oracle`` of these."""
+        with renumber_instances(self.unfinished):
+            return checked_argmax(oracle, self.objective_gradient(oracle))
 
     @abc.abstractmethod
     def add_starting_structure(self, structure: list[Tensor]) -> None:

@@ -66,7 +66,12 @@ class TorchBackend(ActiveSetBackend):
         if flattening.extra:
             read = self.mean[self.unfinished, : flattening.offset[flattening.extra]]
             return problem.gradient_through_readout(read, self.unfinished, oracle)
-        parts = flattening.split((self.theta - self.penalised * self.mean)[self.unfinished])
+        return self._as_gradient((self.theta - self.penalised * self.mean)[self.unfinished])
+
+    def _as_gradient(self, vectors: Tensor) -> Parts:
+        """Return the gradients (n, coordinates) in the form of θ."""
+        problem, flattening = self.problem, self.problem.flattening
+        parts = flattening.split(vectors)
         kept = [
             t.shape[0] == 1 and not penalised
             for t, penalised in zip(problem.theta, problem.tensor_is_penalised, strict=True)

@@ -24,7 +24,14 @@ from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..shapes import Float
 from ..validation import check_feasible
 
-__all__ = ["best_samples", "best_score", "best_structure", "checked_argmax"]
+__all__ = [
+    "best_samples",
+    "best_score",
+    "best_structure",
+    "best_structure_of_any_score",
+    "check_finite_structures",
+    "checked_argmax",
+]
 
 
 def best_structure(oracle: Oracle, theta: Parts) -> Parts:
@@ -52,8 +59,13 @@ def checked_argmax(oracle: Oracle, theta: Parts) -> Parts:
     y = _call(oracle, theta)
     for z in as_tuple(y):
         if not skips_checks(z):
-            check_number(z.sum(), math.isfinite, functools.partial(_check_finite, oracle, y))
+            check_number(z.sum(), math.isfinite, functools.partial(check_finite_structures, oracle, y))
     return y
+
+
+def best_structure_of_any_score(oracle: Oracle, theta: Parts) -> Parts:
+    """Return :func:`best_structure` for solvers that find structures with NaN or infinity themselves."""
+    return _call(oracle, theta)
 
 
 def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: int) -> tuple[Parts, Parts]:
@@ -89,7 +101,7 @@ def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: 
     means = map_parts(lambda z: z.mean(0), structures)
     # A mean is finite only if all structures are: one pass over memory serves both.
     if not all(math.isfinite(m.sum().item()) for m in as_tuple(means)):
-        _check_finite(oracle, y)
+        check_finite_structures(oracle, y)
     if any(t.numel() and t.detach().amin().item() == -math.inf for t in as_tuple(noiseless_theta)):
         _check_feasible(oracle, noiseless_theta, means)  # a mean is above 0 where some structure has the part
     return structures, means
@@ -230,11 +242,12 @@ def _check_on_device(oracle: Oracle, theta: Parts, y: Parts) -> None:
 
 
 def _check_values(oracle: Oracle, theta: Parts, y: Parts) -> None:
-    _check_finite(oracle, y)
+    check_finite_structures(oracle, y)
     _check_feasible(oracle, theta, y)
 
 
-def _check_finite(oracle: Oracle, y: Parts) -> None:
+def check_finite_structures(oracle: Oracle, y: Parts) -> None:
+    """Raise PluginError if a structure of ``y`` has NaN or infinity."""
     for z in as_tuple(y):
         wrong = ~z.isfinite().flatten(1).all(1) if z.ndim > 1 else ~z.isfinite()
         if bool(wrong.any()):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent / "interpreted"
-SAMPLE = ["smooth_max_functions", "elimination_kernels", "noise_kernels"]
+SAMPLE = ["smooth_max_functions", "argmax_kernels", "elimination_kernels", "noise_kernels"]
 """The files of the default run; --full runs all of them. A machine without a GPU cannot run the kernels fast."""
 
 pytestmark = [

@@ -17,6 +17,8 @@ Arguments, for B instances with C slots and W coordinates:
     scale, size, gap, objective (B,): see `structinf.solvers.active_set.active_set`
     iterations, status (B,) int64, stalled (B,) uint8
     scratch     (B, C)
+    direction   (n, W), written: the gradient of the objective at the mean, in the order of ``rows``
+    report      (n,) float64, written: the status · REPORTED + the number of slots in use
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["CONVERGED", "INVALID", "RUNNING", "STOPPED", "add_and_solve"]
+__all__ = ["CONVERGED", "INVALID", "REPORTED", "RUNNING", "STOPPED", "add_and_solve"]
 
 RUNNING, CONVERGED, STOPPED, INVALID = 0, 1, 2, 3
+REPORTED = 2**32
 
 _RUNNING, _CONVERGED, _STOPPED, _INVALID = (tl.constexpr(code) for code in (0, 1, 2, 3))
+_REPORTED = tl.constexpr(float(REPORTED))
 
 
 @triton.jit
@@ -102,7 +106,8 @@ def _distance(fresh, vertices, penalised, column, W, SLOTS: tl.constexpr, WIDTH:
 @triton.jit
 def add_and_solve(
     rows, fresh, theta, penalised, mean, vertices, used, weight, score, matrix, inverse, scale, size, gap, objective,
-    iterations, status, stalled, scratch, W, penalised_stride, tolerance, half_square_accuracy,
+    iterations, status, stalled, scratch, direction, report,
+    W, penalised_stride, tolerance, half_square_accuracy,
     LAST: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     DEPENDENT: tl.constexpr, ROUNDING: tl.constexpr, VANISHING: tl.constexpr,
 ):  # fmt: skip
@@ -250,3 +255,12 @@ def add_and_solve(
             tl.store(status + b, tl.where(idle & was_stalled, _STOPPED, _RUNNING).to(tl.int64))
             tl.store(stalled + b, tl.where(is_first, was_stalled, idle).to(tl.uint8))
             tl.store(iterations + b, tl.load(iterations + b) + tl.where(is_first, 0, 1))
+    tl.debug_barrier()
+    direction += a * W
+    for first in range(0, W, WIDTH):
+        w = first + tl.arange(0, WIDTH)
+        kept = tl.load(penalised + w, mask=w < W, other=0.0)
+        m = tl.load(mean + w, mask=w < W, other=0.0)
+        tl.store(direction + w, tl.load(theta + w, mask=w < W, other=0.0) - kept * m, mask=w < W)
+    held = tl.sum(tl.load(used + b * SLOTS + k).to(tl.float64), 0)
+    tl.store(report + a, tl.load(status + b).to(tl.float64) * _REPORTED + held)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import structinf as si
 from launch_cases import count
+from launch_counter import LaunchCounter, on_device
+from structinf.parts import as_tuple
 
 # Launches and synchronisations of each call.
 CEILINGS: dict[str, dict[str, tuple[int, int]]] = {
@@ -78,3 +81,31 @@ def test_calls_without_checks_do_not_wait(case: str, call: str) -> None:
     with si.unchecked():
         found = count(case, call)
     assert found.synchronisations == found.copies == 0, found.report()
+
+
+@pytest.mark.parametrize("name", ["assignment", pytest.param("chain", marks=pytest.mark.full)])
+def test_work_of_a_round_of_sparsemap(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two calls of the argmax: the kernel, and a read of its report with the checks of the oracle."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(3, 3, 3)] if name == "assignment" else [(3, 3, 2), (1, 2, 2)]
+    tensors = [on_device(torch.randn(*shape, generator=generator)) for shape in shapes]
+    theta, oracle = tensors[0] if len(tensors) == 1 else tuple(tensors), si.get_oracle(name)
+    marks: list[tuple[int, int, int]] = []
+    argmax = type(oracle).argmax
+
+    def marked(self: si.Oracle, scores: si.Parts) -> si.Parts:
+        before = counter.launches, counter.synchronisations
+        y = argmax(self, scores)
+        marks.append((*before, len(as_tuple(y)[0])))
+        marks.append((counter.launches, counter.synchronisations, len(as_tuple(y)[0])))
+        return y
+
+    monkeypatch.setattr(type(oracle), "argmax", marked)
+    with LaunchCounter() as counter:
+        si.infer(theta, oracle, "sparsemap")
+    rounds = list(zip(marks[3:-1:2], marks[4:-1:2], strict=True))  # the first one also writes the tolerances
+    assert len(rounds) > 1
+    for end, start in rounds:
+        assert start[1] - end[1] <= 1, counter.report()
+        if start[2] == end[2]:  # no instance leaves the batch
+            assert start[0] - end[0] <= 3, counter.report()
