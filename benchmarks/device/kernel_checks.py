@@ -42,10 +42,14 @@ STRUCTURES: Mapping[str, Size] = {
     "chain of 100 tags": Size(((12, 100), (100, 100)), ((3, 3), (3, 3))),
     "chain of steps": Size(((20, 16), (19, 16, 16)), ((3, 2), (2, 2, 2))),
     "dtw of 300": Size(((300, 200),), ((3, 4),)),
+    "assignment of ties": Size(((60, 100),), ((3, 3),)),
+    "arborescence of ties": Size(((61, 61),), ((4, 4),)),
 }
 WITH_LENGTHS = {"chain": 0, "chain of 100 tags": 0, "semi_markov": 0, "binary_tree": 0, "arborescence": 1}
 # No kernel draws their samples or finds their k best structures.
 WITHOUT_DRAWS = ("arborescence", "assignment", "categorical", "spanning_tree", "transportation")
+# Layers and losses whose passes a CUDA graph can record.
+RECORDED = ("chain", "dtw", "needleman_wunsch", "semi_markov", "binary_tree", "arborescence", "knapsack")
 RELAXATIONS: Mapping[str, Callable[[], Any]] = {
     "map": lambda: "map",
     "marginals": lambda: "marginals",
@@ -98,6 +102,8 @@ class _Problem:
         tensors = tuple(torch.randn(batch, *shape, generator=generator).to(dtype) for shape in shapes)
         if self.oracle.requires_nonpositive_theta:
             tensors = tuple(-t.abs() for t in tensors)
+        if name.endswith("of ties"):
+            tensors = tuple(t.round() for t in tensors)
         self.lengths = None
         if name in WITH_LENGTHS:
             most = shapes[0][0] - WITH_LENGTHS[name]
@@ -221,6 +227,44 @@ def _check_infeasible(name: str, dtype: torch.dtype, device: str, quick: bool, o
     return []
 
 
+def _check_graph(name: str, dtype: torch.dtype, device: str, quick: bool, once: bool) -> list[str]:
+    """Record a layer and a loss, forward and backward, in a CUDA graph, and replay it for other scores."""
+    problem = _Problem(name, dtype, device, quick)
+    theta = map_parts(lambda t: t.to(device).requires_grad_(), problem.theta)
+    best = si.relax(problem.theta, problem.oracle, "map", **problem.data())
+    labels = si.decode(best, problem.oracle, **problem.data()).to(device)
+    data = {key: t.to(device) for key, t in problem.data().items()}
+    loss = si.FenchelYoungLoss(problem.oracle, "marginals")
+    line = [torch.linspace(-1, 1, t.shape[-1], dtype=t.dtype, device=device) for t in as_tuple(best)]
+
+    def run() -> Results:
+        with si.unchecked():
+            mean = as_tuple(si.relax(theta, problem.oracle, "marginals", **data))
+            of_mean = torch.autograd.grad(
+                mean, as_tuple(theta), [w.expand_as(t) for w, t in zip(line, mean, strict=True)]
+            )
+            value = loss(theta, labels, **data)
+            of_loss = torch.autograd.grad(value, as_tuple(theta))
+        tensors = (*mean, value, *of_mean, *of_loss)
+        return {f"result {i}": t.detach() for i, t in enumerate(tensors)}
+
+    if once or device != "cuda":
+        run()
+        return []
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()  # compiles the kernels, and copies the tables of graphs, which later calls keep
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = run()
+    for t in as_tuple(theta):
+        t.data.mul_(0.5)
+    graph.replay()
+    return list(_differences(found, run(), 0.0))
+
+
 # ----------------------------------------------------------------------------- rows of numbers
 
 
@@ -272,6 +316,9 @@ def _check_noise(name: str, dtype: torch.dtype, device: str, quick: bool, once: 
 def _checks() -> Iterator[tuple[str, Callable[..., list[str]], tuple[str, ...]]]:
     for name, size in STRUCTURES.items():
         oracle = si.get_oracle(name.partition(" ")[0], **size.options)
+        if name.endswith("of ties"):
+            yield f"{name}, map", _check_structure, (name, "map")
+            continue
         for relaxation, make in RELAXATIONS.items():
             if si.get_relaxation(make()).unsupported_reason(oracle) is None:
                 yield f"{name}, {relaxation}", _check_structure, (name, relaxation)
@@ -280,6 +327,7 @@ def _checks() -> Iterator[tuple[str, Callable[..., list[str]], tuple[str, ...]]]
         # The empty set is always a knapsack.
         if name != "knapsack" and si.get_relaxation("marginals").unsupported_reason(oracle) is None:
             yield f"{name}, infeasible", _check_infeasible, (name,)
+    yield from ((f"{name}, CUDA graph", _check_graph, (name,)) for name in RECORDED)
     yield from ((f"simplex, {name}", _check_simplex, (name,)) for name in SIMPLEX)
     yield from ((f"noise, {name}", _check_noise, (name,)) for name in NOISE)
 

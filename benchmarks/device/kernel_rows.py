@@ -140,6 +140,13 @@ def _arborescence(device: str, batch: int, n: int) -> Work:
     return _forward_and_backward(lambda t: si.log_partition(t, "arborescence"), theta)
 
 
+def _argmax(structure: str, more: int = 0) -> Callable[..., Work]:
+    def make(device: str, batch: int, n: int) -> Work:
+        return _forward(si.Layer(structure, "map"), _normal(device, batch, n + more, n + more))
+
+    return make
+
+
 def _simplex(name: str) -> Callable[..., Work]:
     def make(device: str, batch: int, n: int) -> Work:
         function = torch.softmax if name == "torch.softmax" else getattr(si.simplex, name)
@@ -196,6 +203,12 @@ ROWS: Mapping[str, Row] = {
     "arborescence log Z and gradient": Row(
         _arborescence, _SQUARE, _SMALL, lambda n: n, lambda n: (n + 1) * n, passes=2
     ),
+    # Without kernels, the CPU finds these structures. The times decide up to which size the kernels are used.
+    **{
+        f"{structure} argmax, {n}": Row(_argmax(structure, more), {"n": n}, _SMALL)
+        for structure, more in (("assignment", 0), ("arborescence", 1))
+        for n in (20, 60, 120)
+    },
     "entmax15 and gradient": Row(_simplex("entmax15"), {"n": 1000}, {"n": 5}, **_WIDE),
     "sparsemax and gradient": Row(_simplex("sparsemax"), {"n": 1000}, {"n": 5}, **_WIDE),
     "torch.softmax and gradient": Row(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -14,7 +16,7 @@ from structinf.oracle import EntropyProjectable, Enumerable, GibbsOracle, KBest,
 from structinf.regularizers import Regularizer, SquaredL2
 from structinf.shapes import Float
 from structinf.smoothing import Smoothable, smooth_argmax, smooth_max
-from structinf.validation import check_count, check_feasible, check_k
+from structinf.validation import check_count, check_feasible, check_k, check_number, skips_checks
 
 from .common import capped_simplex
 from .common.labels import agreeing_choices
@@ -66,13 +68,11 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         size = like.shape[1]
         if labels.ndim != 1:
             raise InvalidInputError(f"labels must be one number for each instance, got shape {tuple(labels.shape)}")
-        wrong = (labels < 0) | (labels >= size)
-        if bool(wrong.any()):
-            index = int(wrong.nonzero()[0, 0])
-            raise InvalidInputError(
-                f"labels must lie between 0 and {size - 1}, got {int(labels[index])} at batch index {index}"
-            )
-        return _one_hot(labels.long(), like)
+        if not skips_checks(labels):
+            wrong = (labels < 0) | (labels >= size)
+            check_number(wrong.any(), operator.not_, partial(_reject_label, labels, wrong, size))
+        # On a GPU, the check may come later.
+        return _one_hot(labels.long().clamp(0, size - 1), like)
 
     def decode(self, y: Tensor) -> Tensor:
         return y.argmax(-1)
@@ -156,6 +156,15 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
 
     def enumerate(self, event_shape: Any) -> Tensor:
         return torch.eye(event_shape[0], dtype=torch.float64, device="cpu")
+
+
+def _reject_label(labels: Tensor, wrong: Tensor, size: int) -> None:
+    """Raise InvalidInputError for the first label that is ``wrong``."""
+    if bool(wrong.any()):
+        index = int(wrong.nonzero()[0, 0])
+        raise InvalidInputError(
+            f"labels must lie between 0 and {size - 1}, got {int(labels[index])} at batch index {index}"
+        )
 
 
 def _one_hot(index: Tensor, like: Tensor) -> Tensor:

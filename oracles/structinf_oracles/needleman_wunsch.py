@@ -309,11 +309,12 @@ class NeedlemanWunsch(HypergraphProgram):
 def _scored(skipped: Tensor, free: str) -> Tensor:
     """Return the numbers of ``skipped`` row and column elements (B, 2), with 0 for the side that is free."""
     rows, columns = skipped.unbind(1)
+    side = torch.arange(2, device=skipped.device)
     has_score = {
         "none": torch.ones_like(skipped, dtype=torch.bool),
         "both": torch.zeros_like(skipped, dtype=torch.bool),
-        "rows": torch.tensor([False, True], device=skipped.device),
-        "columns": torch.tensor([True, False], device=skipped.device),
+        "rows": side == 1,
+        "columns": side == 0,
         "longer": torch.stack([rows <= columns, rows > columns], 1),
     }[free]
     return torch.where(has_score, skipped, 0)

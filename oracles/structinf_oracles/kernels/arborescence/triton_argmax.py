@@ -42,7 +42,7 @@ def _row(theta, scores, node, h, n, size):
 
 # A size of 1 stays a variable: as a constant it would not be a tensor, as the conditions below need.
 @triton.jit(do_not_specialize=["n", "rows"])
-def _argmax(
+def best_arborescence(
     theta, lengths, y, feasible, scores, entries, n, rows,
     COLS: tl.constexpr, NODES: tl.constexpr, SINGLE_ROOT: tl.constexpr,
 ):  # fmt: skip
@@ -147,7 +147,7 @@ def argmax(theta: Tensor, lengths: Tensor, single_root: bool) -> tuple[Tensor, T
     entries = theta.new_empty(batch, rows, n + 1, dtype=torch.int32)
     columns = triton.next_power_of_2(n + 1)
     launch(
-        _argmax,
+        best_arborescence,
         (batch,),
         *(theta, lengths, y, feasible, scores, entries, n, rows),
         COLS=columns,

@@ -40,7 +40,7 @@ def _entry(values, is_place):
 
 # Sizes of 1 stay variables: as constants they would not be tensors, as the conditions below need.
 @triton.jit(do_not_specialize=["n", "m", "free", "sizes_stride"])
-def _argmax(
+def best_assignment(
     theta, sizes, y, feasible, n, m, free, sizes_stride,
     WIDTH: tl.constexpr, HEIGHT: tl.constexpr, HAS_SIZES: tl.constexpr,
 ):  # fmt: skip
@@ -164,7 +164,7 @@ def argmax(theta: Tensor, sizes: Tensor | None, free: int) -> tuple[Tensor, Tens
     stride = 0 if sizes is None or len(sizes) == 1 else 2
     wide = triton.next_power_of_2(max(n, width, 1))
     launch(
-        _argmax,
+        best_assignment,
         (batch,),
         *(theta, sizes if sizes is None else sizes.contiguous(), y, feasible, n, m, free, stride),
         WIDTH=wide,
