@@ -221,6 +221,7 @@ ROWS: Mapping[str, Row] = {
         _squares("assignment", "sparsemap", tolerance=0), {"n": 20}, _SMALL, batches=(4, 512), paths=_CPU
     ),
     "Sinkhorn and gradient": Row(_squares("assignment", "sinkhorn"), {"n": 50}, _SMALL),
+    "Sinkhorn and gradient, 200": Row(_squares("assignment", "sinkhorn"), {"n": 200}, _SMALL),
     "perturbed chains and gradient": Row(_chain_layer("perturbed"), _SHORT, _FEW_TAGS),
 }
 """By name. A relaxation's gradient is a product with its Jacobian: two passes forward and two backward."""

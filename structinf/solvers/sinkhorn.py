@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -174,8 +176,9 @@ class EntropicTransport:
 
             change, x, y = triton_plans.tangent(plan, direction, rows, columns, self.temperature)
             return change, -self.temperature * x, -self.temperature * y
-        if not plan.is_cpu or n == 0 or m == 0:
-            change, x, y = sinkhorn_torch.tangent(plan, direction, rows, columns, self.temperature)
+        if not plan.is_cpu or n == 0 or m == 0 or _takes_steps_in_triton(plan):
+            solver = _laplacian_solver(plan)
+            change, x, y = sinkhorn_torch.tangent(plan, direction, rows, columns, self.temperature, solver)
             return change, -self.temperature * x, -self.temperature * y
         from ..kernels.transport.laplacian import tangent
 
@@ -196,6 +199,10 @@ class EntropicTransport:
             from ..kernels.transport import triton_plans
 
             return SinkhornResult(*triton_plans.solve(scores, rows, columns, *settings))
+        if _takes_steps_in_triton(scores):
+            from .sinkhorn_triton import TritonState
+
+            return sinkhorn_torch.solve(scores, rows, columns, *settings, TritonState)
         if not scores.is_cpu or n == 0 or m == 0:
             return sinkhorn_torch.solve(scores, rows, columns, *settings)
         from ..kernels.transport.plans import solve
@@ -217,3 +224,21 @@ def _fits_triton(scores: Tensor) -> bool:
     from ..kernels.transport.triton_plans import MAX_COLUMNS
 
     return scores.shape[2] <= MAX_COLUMNS
+
+
+def _takes_steps_in_triton(scores: Tensor) -> bool:
+    """Return whether each step for matrices (B, n, m) of this size and device is a Triton kernel."""
+    if not scores.numel() or not uses_triton(scores):
+        return False
+    from ..kernels.transport import triton_plans, triton_steps
+
+    return triton_plans.MAX_COLUMNS < scores.shape[2] <= triton_steps.MAX_COLUMNS
+
+
+def _laplacian_solver(plan: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """Return the kernel that solves the Laplacian of the plan, or None for torch operations."""
+    if not _takes_steps_in_triton(plan):
+        return None
+    from ..kernels.transport.triton_steps import laplacian_solution
+
+    return lambda plan, right, size: laplacian_solution(plan.contiguous(), right, size, math.inf)

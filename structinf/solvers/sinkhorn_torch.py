@@ -25,6 +25,7 @@ from ..shapes import Float
 
 __all__ = [
     "SinkhornResult",
+    "SinkhornState",
     "finite_range",
     "laplacian",
     "plan_from_column_potentials",
@@ -185,11 +186,17 @@ def laplacian(plan: Tensor, farthest: float = math.inf) -> Callable[[Tensor, Ten
 
 
 def tangent(
-    plan: Tensor, direction: Tensor, rows: Tensor, columns: Tensor, temperature: float
+    plan: Tensor,
+    direction: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    temperature: float,
+    solve_laplacian: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the changes of the plan, of f / T and of g / T along changes of the scores and margins.
 
-    The computation is the one in :func:`structinf.kernels.transport.laplacian.tangent`.
+    The computation is the one in :func:`structinf.kernels.transport.laplacian.tangent`. ``solve_laplacian`` is a
+    function of the plan and of the arguments of the solver that :func:`laplacian` returns, which it replaces.
     """
     change = plan * direction / temperature
     sums = plan.sum(2)
@@ -197,7 +204,8 @@ def tangent(
     x = (rows - change.sum(2)) * inverse
     right = columns - change.sum(1) - (plan * x[:, :, None]).sum(1)
     row_size = (rows.abs() + change.abs().sum(2)) * inverse
-    y = laplacian(plan)(right, columns.abs() + change.abs().sum(1) + (plan * row_size[:, :, None]).sum(1))
+    size = columns.abs() + change.abs().sum(1) + (plan * row_size[:, :, None]).sum(1)
+    y = laplacian(plan)(right, size) if solve_laplacian is None else solve_laplacian(plan, right, size)
     x = x - (plan * y[:, None]).sum(2) * inverse
     return change + plan * (x[:, :, None] + y[:, None]), x, y
 
@@ -210,11 +218,14 @@ def solve(
     first_temperature: float,
     tolerance: float,
     max_iter: int,
+    make_state: Callable[..., SinkhornState] | None = None,
 ) -> SinkhornResult:
     """Solve by Sinkhorn sweeps; where sweeps converge slowly, by Newton's method from a higher temperature downwards.
 
     This is the algorithm of :func:`structinf.kernels.transport.plans.solve`, with all instances advancing together.
+    ``make_state`` makes the :class:`SinkhornState` that computes the sums; by default in torch.
     """
+    make_state = make_state or SinkhornState
     size, n, m = scores.shape
     rows, columns = rows.expand(size, n), columns.expand(size, m)
     iterations = torch.zeros(size, dtype=torch.int64, device=scores.device)
@@ -228,14 +239,9 @@ def solve(
     low, high = finite_range(scores)
     spread = high - low
     exact = tolerance <= EXACT
-
-    def state(g: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the plan of g, its residual, and the part of the residual explained by rounding."""
-        plan = plan_from_column_potentials(scores, rows, g, t[:, None, None])
-        return plan, (plan.sum(1) - columns).abs().amax(1) / largest, _rounding(scores, plan, g, t, largest, spread)
-
+    state = make_state(scores, rows, columns, largest, spread)
     end = torch.full_like(largest, temperature)
-    plan, error, rounding = state(g, end)
+    error, rounding = state.update(g, end)
     if first_temperature <= temperature:
         aim = 0.01 * tolerance if exact else tolerance
         for _ in range(min(32, max_iter)):
@@ -243,23 +249,21 @@ def solve(
             if not bool(moving.any()):
                 break
             iterations += moving
-            f = _potential(scores, rows, g, temperature, 2)
-            g = torch.where(moving[:, None], _potential(scores, columns, f, temperature, 1), g)
-            plan, error, rounding = state(g, end)
+            g = torch.where(moving[:, None], state.swept(), g)
+            error, rounding = state.update(g, end)
     slow = error > rounding.clamp(min=tolerance)
     high = torch.where(slow, torch.clamp(spread / 8, min=max(temperature, first_temperature)), end)
     levels = (torch.log(high / temperature) / math.log(TEMPERATURE_RATIO)).ceil().clamp(min=0)
     g = torch.where((high > temperature)[:, None], start, g)
 
-    def advance(g: Tensor, t: Tensor, plan: Tensor, moving: Tensor) -> Tensor:
-        """Take one Newton step in the instances ``moving``."""
-        step = laplacian(plan, MAX_STEP)(columns - plan.sum(1), columns + plan.sum(1))
+    def advance(g: Tensor, t: Tensor, moving: Tensor) -> Tensor:
+        """Take one Newton step from the state of g in the instances ``moving``."""
+        step = state.direction()
         step = step * (100 / step.abs().amax(1, keepdim=True)).clamp(max=1)
-        slope = (step * (columns - plan.sum(1))).sum(1)
+        slope = (step * (columns - state.sums)).sum(1)
         part = t
         for _ in range(40):
-            ahead_plan = plan_from_column_potentials(scores, rows, g + part[:, None] * step, t[:, None, None])
-            ahead = (step * (columns - ahead_plan.sum(1))).sum(1)
+            ahead = (step * (columns - state.sums_of(g + part[:, None] * step, t))).sum(1)
             too_far = moving & (ahead < -0.5 * slope.abs())
             if not bool(too_far.any()):
                 break
@@ -270,24 +274,77 @@ def solve(
         begun = slow & (level <= levels)
         t = temperature * (high / temperature) ** (level / levels.clamp(min=1)).clamp(max=1)
         within = tolerance if level == 0 else COARSE_TOLERANCE
-        plan, error, rounding = state(g, t)
+        error, rounding = state.update(g, t)
         steps = 0
         while bool((moving := begun & (error > rounding.clamp(min=within)) & (iterations < max_iter)).any()):
             iterations += moving
-            g = advance(g, t, plan, moving)
-            plan, error, rounding = state(g, t)
+            g = advance(g, t, moving)
+            error, rounding = state.update(g, t)
             steps += 1
             if level and steps == MAX_COARSE_STEPS:
                 break
     if exact and bool((moving := (error > 0.01 * rounding.clamp(min=tolerance)) & (iterations < max_iter)).any()):
         iterations += moving
-        g = advance(g, end, plan, moving)
-    plan, error, rounding = state(g, end)
+        g = advance(g, end, moving)
+    error, rounding = state.update(g, end)
     target_residual = rounding.clamp(min=tolerance)
-    return SinkhornResult(plan, _potential(scores, rows, g, temperature, 2), g, error, target_residual, iterations)
+    return SinkhornResult(state.plan(), state.row_potentials(), g, error, target_residual, iterations)
 
 
-def _potential(scores: Tensor, margins: Tensor, other: Tensor, t: float, dim: int) -> Tensor:
-    """Return f given g as ``other`` (``dim`` 2), or g given f (``dim`` 1)."""
-    lse = t * logsumexp((scores + other.unsqueeze(3 - dim)) / t, dim)
+class SinkhornState:
+    """The plan of the potentials g of the columns, with rows that have their margins, in torch.
+
+    Parameters
+    ----------
+    scores : (B, n, m) Tensor
+        S.
+    rows, columns : (B, n) and (B, m) Tensor
+        The margins.
+    largest, spread : (B,) Tensor
+        The largest margin, and the range of the finite scores.
+
+    Attributes
+    ----------
+    sums : (B, m) Tensor
+        The sums of the columns of the plan.
+    """
+
+    sums: Tensor
+
+    def __init__(self, scores: Tensor, rows: Tensor, columns: Tensor, largest: Tensor, spread: Tensor) -> None:
+        self._scores, self._rows, self._columns = scores, rows, columns
+        self._largest, self._spread = largest, spread
+
+    def update(self, g: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Set g (B, m) and the temperature (B,). Return the residual, and its part explained by rounding, (B,)."""
+        self._g, self._t = g, t
+        self._plan = plan_from_column_potentials(self._scores, self._rows, g, t[:, None, None])
+        self.sums = self._plan.sum(1)
+        error = (self.sums - self._columns).abs().amax(1) / self._largest
+        return error, _rounding(self._scores, self._plan, g, t, self._largest, self._spread)
+
+    def plan(self) -> Tensor:
+        """Return the plan (B, n, m)."""
+        return self._plan
+
+    def row_potentials(self) -> Tensor:
+        """Return the dual potentials of the rows (B, n)."""
+        return _potential(self._scores, self._rows, self._g, self._t[:, None], 2)
+
+    def swept(self) -> Tensor:
+        """Return g after a sweep over rows and columns."""
+        return _potential(self._scores, self._columns, self.row_potentials(), self._t[:, None], 1)
+
+    def direction(self) -> Tensor:
+        """Return the change of g / T of a Newton step (B, m)."""
+        return laplacian(self._plan, MAX_STEP)(self._columns - self.sums, self._columns + self.sums)
+
+    def sums_of(self, g: Tensor, t: Tensor) -> Tensor:
+        """Return the sums of the columns of the plan of other potentials, (B, m)."""
+        return plan_from_column_potentials(self._scores, self._rows, g, t[:, None, None]).sum(1)
+
+
+def _potential(scores: Tensor, margins: Tensor, other: Tensor, t: Tensor, dim: int) -> Tensor:
+    """Return f given g as ``other`` (``dim`` 2), or g given f (``dim`` 1), at the temperatures (B, 1)."""
+    lse = t * logsumexp((scores + other.unsqueeze(3 - dim)) / t[:, :, None], dim)
     return t * _log(margins) - _shifted(lse, margins)

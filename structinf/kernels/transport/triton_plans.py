@@ -31,7 +31,7 @@ from .tolerances import (
     TEMPERATURE_RATIO,
 )
 
-__all__ = ["MAX_COLUMNS", "solve", "tangent"]
+__all__ = ["MAX_COLUMNS", "distance_below", "eliminated_entry", "inverse_of", "solve", "tangent"]
 
 MAX_COLUMNS = 64
 
@@ -49,7 +49,7 @@ _LOG_RATIO = tl.constexpr(math.log(TEMPERATURE_RATIO))
 
 
 @triton.jit
-def _inverse(total):
+def inverse_of(total):
     """Return 1 / ``total``, or 0 for totals of 0."""
     return tl.where(total > _SMALLEST, 1.0 / tl.where(total > _SMALLEST, total, 1.0), 0.0)
 
@@ -83,7 +83,7 @@ def _column_sums(scores, rows, g, t, largest, plan, n, m, STORE: tl.constexpr, R
         s = _load_block(scores, i, n, m, COLS)
         x = (s + g[None, :]) / t
         z = tl.exp(x - finite(tl.max(x, 1))[:, None])
-        p = z * (tl.load(rows + i, mask=i < n, other=0.0) * _inverse(tl.sum(z, 1)))[:, None]
+        p = z * (tl.load(rows + i, mask=i < n, other=0.0) * inverse_of(tl.sum(z, 1)))[:, None]
         sums += tl.sum(p, 0)
         used = p > _NEGLIGIBLE * largest
         terms = tl.abs(tl.where(used, s, 0.0)) + tl.abs(tl.where(used, tl.zeros_like(s) + g[None, :], 0.0))
@@ -107,7 +107,7 @@ def _sweep(scores, rows, columns, g, t, n, m, ROWS: tl.constexpr, COLS: tl.const
         x = s / t + f[:, None]
         new = tl.maximum(top, tl.max(x, 0))
         shift = finite(new)
-        total = total * tl.exp(_distance_below(top, shift)) + tl.sum(tl.exp(x - shift[None, :]), 0)
+        total = total * tl.exp(distance_below(top, shift)) + tl.sum(tl.exp(x - shift[None, :]), 0)
         top = new
     lse = finite(finite(top) + log_of_positive(total))
     positive = columns > 0
@@ -115,9 +115,21 @@ def _sweep(scores, rows, columns, g, t, n, m, ROWS: tl.constexpr, COLS: tl.const
 
 
 @triton.jit
-def _distance_below(top, shift):
+def distance_below(top, shift):
     """Return ``top`` − ``shift`` for shift ≥ top, −inf if ``top`` is −inf."""
     return tl.where(top == float("-inf"), float("-inf"), finite(top) - shift)
+
+
+@triton.jit
+def eliminated_entry(right, size, is_place, inverse, farthest):
+    """Return the entries of ``right`` and ``size`` at a place, and the first times ``inverse``, at most ``farthest``.
+
+    The product is 0 if the entry is below the rounding error of its terms, of magnitude ``size``.
+    """
+    last = tl.sum(tl.where(is_place, right, 0.0), 0)
+    last_size = tl.sum(tl.where(is_place, size, 0.0), 0)
+    value = tl.where(tl.abs(last) < _CANCELLATION * last_size, 0.0, last * inverse)
+    return last, last_size, tl.minimum(tl.maximum(value, -farthest), farthest)
 
 
 @triton.jit
@@ -130,7 +142,7 @@ def _laplacian_solution(plan, shares, right, size, farthest, n, m, COLS: tl.cons
     weights = tl.zeros([COLS, COLS], tl.float64)
     for i in range(n):
         p = tl.load(plan + i * m + j, mask=j < m, other=0.0)
-        share = p * _inverse(tl.sum(p, 0))
+        share = p * inverse_of(tl.sum(p, 0))
         weights += p[:, None] * share[None, :]
     own = tl.zeros([COLS], tl.float64)
     for back in range(m - 1):
@@ -138,14 +150,12 @@ def _laplacian_solution(plan, shares, right, size, farthest, n, m, COLS: tl.cons
         before = j < k
         row = tl.where(before, tl.sum(tl.where((j == k)[:, None], weights, 0.0), 0), 0.0)
         column = tl.where(before, tl.sum(tl.where((j == k)[None, :], weights, 0.0), 1), 0.0)
-        inverse = _inverse(tl.sum(row, 0))
+        inverse = inverse_of(tl.sum(row, 0))
         share = row * inverse
         weights += column[:, None] * share[None, :]
         tl.store(shares + k * COLS + j, share)
-        last = tl.sum(tl.where(j == k, right, 0.0), 0)
-        last_size = tl.sum(tl.where(j == k, size, 0.0), 0)
-        value = tl.where(tl.abs(last) < _CANCELLATION * last_size, 0.0, last * inverse)
-        own = tl.where(j == k, tl.minimum(tl.maximum(value, -farthest), farthest), own)
+        last, last_size, value = eliminated_entry(right, size, j == k, inverse, farthest)
+        own = tl.where(j == k, value, own)
         right += last * share
         size += last_size * share
     tl.debug_barrier()
@@ -296,7 +306,7 @@ def _tangent(plan, direction, rows, columns, settings, change, x, y, shares, n, 
     for i in range(n):
         p = tl.load(plan + i * m + j, mask=j < m, other=0.0)
         d = p * tl.load(direction + i * m + j, mask=j < m, other=0.0) / temperature
-        inverse = _inverse(tl.sum(p, 0))
+        inverse = inverse_of(tl.sum(p, 0))
         r = tl.load(rows + i)
         own = (r - tl.sum(d, 0)) * inverse
         right += -d - p * own
@@ -305,7 +315,7 @@ def _tangent(plan, direction, rows, columns, settings, change, x, y, shares, n, 
     for i in range(n):
         p = tl.load(plan + i * m + j, mask=j < m, other=0.0)
         d = p * tl.load(direction + i * m + j, mask=j < m, other=0.0) / temperature
-        inverse = _inverse(tl.sum(p, 0))
+        inverse = inverse_of(tl.sum(p, 0))
         own = (tl.load(rows + i) - tl.sum(d, 0)) * inverse - tl.sum(p * solution, 0) * inverse
         tl.store(change + i * m + j, d + p * (own + solution), mask=j < m)
         tl.store(x + i, own)

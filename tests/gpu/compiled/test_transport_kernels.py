@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from structinf.kernels.transport import triton_plans
+from structinf.kernels.transport import triton_plans, triton_steps
+from structinf.solvers.sinkhorn_triton import TritonState
 
 pytestmark = pytest.mark.slow
 
@@ -28,3 +29,19 @@ def test_resources(compile_launches: Callable[..., Any], columns: int, tolerance
     kernels = compile_launches(lambda: triton_plans.solve(scores, rows, sums, 1.0, 0.0, tolerance, 100), 32)
     kernels += compile_launches(lambda: triton_plans.tangent(scores, scores, rows.expand(2, 50), sums, 1.0), 32)
     assert {kernel.name for kernel in kernels} == {"_solve", "_tangent"}
+
+
+@pytest.mark.parametrize("columns", [100, pytest.param(triton_steps.MAX_COLUMNS, marks=pytest.mark.full)])
+def test_resources_of_steps(compile_launches: Callable[..., Any], columns: int) -> None:
+    scores, each = torch.zeros(2, 100, columns, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    rows, sums = torch.ones(2, 100).double(), torch.ones(2, columns).double()
+
+    def run() -> None:
+        state = TritonState(scores, rows, sums, each, each)
+        state.update(sums, each)
+        state.direction()
+
+    kernels = compile_launches(run, 32)
+    expected = {"_row_sums", "_column_pass", "_residuals", "_laplacian_weights", "_eliminate"}
+    assert {kernel.name for kernel in kernels} == expected
+    assert all(kernel.registers <= 255 for kernel in kernels)

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf.kernels.transport import triton_plans
-from structinf.solvers import sinkhorn_torch
+from structinf.kernels.gpu import uses_triton
+from structinf.kernels.transport import triton_plans, triton_steps
+from structinf.solvers import sinkhorn, sinkhorn_torch
 from structinf.solvers.sinkhorn_torch import SinkhornResult
+from structinf.solvers.sinkhorn_triton import TritonState
 
 
 def draw(*shape: int, scale: float = 1.0) -> Tensor:
@@ -98,6 +100,66 @@ def test_derivatives() -> None:
         triton_plans.tangent(*arguments, 0.7), sinkhorn_torch.tangent(*arguments, 0.7), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+# ----------------------------------------------------------------------------- one launch for each step
+
+
+@pytest.fixture
+def takes_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take one launch for each step of all matrices, in blocks of 2 rows or columns."""
+    monkeypatch.setattr(triton_plans, "MAX_COLUMNS", 0)
+    monkeypatch.setattr(triton_steps, "_TILE", 2)
+
+
+@pytest.mark.usefixtures("takes_steps")
+@pytest.mark.parametrize(
+    ("scale", "temperature", "tolerance"),
+    [
+        (1.0, 1.0, 1e-3),
+        pytest.param(10.0, 0.3, 1e-12, marks=pytest.mark.full),
+        pytest.param(1000.0, 1.0, 1e-6, marks=pytest.mark.full),
+        (0.0, 1.0, 1e-12),
+    ],
+)
+def test_steps_agree_with_torch(scale: float, temperature: float, tolerance: float) -> None:
+    scores, (rows, columns) = draw(1, 3, 3, scale=scale), uniform(3, 3)
+    settings = temperature, 0.0, tolerance, 1000
+    found = sinkhorn_torch.solve(scores, rows, columns, *settings, TritonState)
+    expected = sinkhorn_torch.solve(scores, rows, columns, *settings)
+    atol = 1e-12 * max(1.0, scale / temperature)
+    torch.testing.assert_close(found.plan, expected.plan, rtol=0, atol=4 * atol)
+    if scale < 1000:
+        assert torch.equal(found.iterations, expected.iterations)
+    assert (found.residual <= found.target_residual).all()
+
+
+@pytest.mark.usefixtures("takes_steps")
+def test_steps_with_margins_of_zero_and_forbidden_cells() -> None:
+    scores = draw(2, 3, 3)
+    scores[0, 0, 1] = scores[1, 2, 2] = -math.inf
+    rows = torch.tensor([[1.0, 0.0, 2.0], [0.5, 0.5, 0.5]], dtype=torch.float64)
+    columns = torch.tensor([[1.0, 2.0, 0.0], [0.25, 0.75, 0.5]], dtype=torch.float64)
+    found = sinkhorn_torch.solve(scores, rows, columns, 1.0, 0.0, 1e-3, 20, TritonState)
+    expected = sinkhorn_torch.solve(scores, rows, columns, 1.0, 0.0, 1e-3, 20)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    found = sinkhorn_torch.solve(scores[:, :1], rows[:, :1], 0 * columns, 1.0, 0.0, 1e-6, 3, TritonState)
+    assert found.plan.eq(0).sum() > 3
+
+
+@pytest.mark.usefixtures("takes_steps")
+def test_public_calls_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for choice in (uses_triton, lambda t: False):
+        monkeypatch.setattr(sinkhorn, "uses_triton", choice)
+        scores = draw(1, 3, 4).requires_grad_()
+        plan = si.relax(scores, "assignment", si.get_relaxation("sinkhorn", temperature=2.0))
+        (gradient,) = torch.autograd.grad((plan * draw(1, 3, 4).flip(1)).sum(), scores)
+        results.append((plan.detach(), gradient))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    assert si.relax(torch.zeros(0, 3, 3), "assignment", "sinkhorn").shape == (0, 3, 3)
 
 
 def test_public_calls() -> None:
