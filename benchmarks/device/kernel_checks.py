@@ -51,7 +51,16 @@ ONLY = {"assignment of ties": "map", "arborescence of ties": "map", "assignment 
 # No kernel draws their samples or finds their k best structures.
 WITHOUT_DRAWS = ("arborescence", "assignment", "categorical", "spanning_tree", "transportation")
 # Layers and losses whose passes a CUDA graph can record.
-RECORDED = ("chain", "dtw", "needleman_wunsch", "semi_markov", "binary_tree", "arborescence", "knapsack")
+RECORDED = (
+    "chain",
+    "dtw",
+    "needleman_wunsch",
+    "semi_markov",
+    "binary_tree",
+    "arborescence",
+    "spanning_tree",
+    "knapsack",
+)
 RELAXATIONS: Mapping[str, Callable[[], Any]] = {
     "map": lambda: "map",
     "marginals": lambda: "marginals",

@@ -23,7 +23,8 @@ from structinf.shapes import Bool, Float
 from structinf.validation import check_count, check_enumerable, check_feasible
 
 from .common.labels import indicators, nonzero_positions, reject_labels
-from .common.undirected_graphs import ScoredEdges
+from .common.undirected_graphs import ScoredEdges, above_diagonal
+from .kernels.arborescence import dispatch
 
 if TYPE_CHECKING:
     from .kernels.spanning_tree.sums import Multigraph
@@ -139,20 +140,30 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         labels = labels.long()
         count = lengths[:, None, None] if self.edges is None else like.shape[1]
         where = used.unflatten(1, (nodes - 1, 1)) if self.edges is None else used
-        reject_labels(where & ((labels < 0) | (labels >= count)), labels, "a node or an edge number is out of range")
-        reject_labels(~where & (labels != -1), labels, "more edges than in a tree are listed; pad with −1")
+        reject_labels(
+            where & ((labels < 0) | (labels >= count)),
+            labels,
+            "a node or an edge number is out of range",
+            defers=True,
+        )
+        reject_labels(~where & (labels != -1), labels, "more edges than in a tree are listed; pad with −1", defers=True)
+        # On a GPU, the checks may come later, so that numbers outside are moved inside.
         if self.edges is None:
-            ends = labels.where(where, 0).sort(2).values
-            positions = ends[..., 0] * nodes + ends[..., 1]
+            least, largest = labels.where(where, 0).clamp(0, nodes - 1).aminmax(dim=2)
+            ends = torch.stack([least, largest], 2)
+            positions = least * nodes + largest
         else:
-            ends = torch.tensor(self.edges.ends, device=labels.device)[labels]
-            positions = labels
+            positions = labels.clamp(-1, like.shape[1] - 1)
+            ends = torch.tensor(self.edges.ends, device=labels.device)[positions]
         joined = torch.arange(nodes, device=labels.device).expand(len(labels), nodes)
         for pair in ends.unbind(1):
             joined = _join(joined, *pair.unbind(1))
         outside = torch.arange(nodes, device=labels.device) >= lengths[:, None]
         reject_labels(
-            (joined != joined[:, :1]) & ~outside, labels, "the edges do not form a tree, as nodes stay unconnected"
+            (joined != joined[:, :1]) & ~outside,
+            labels,
+            "the edges do not form a tree, as nodes stay unconnected",
+            defers=True,
         )
         return indicators(positions, used, like.shape[1:].numel(), like).reshape(len(labels), *like.shape[1:])
 
@@ -209,7 +220,10 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
         from .kernels.spanning_tree import sums
 
-        value = sums.log_partition(*self._weighted(theta))
+        if self._is_matrix_on_gpu(theta) and not (theta.requires_grad and torch.is_grad_enabled()):
+            value = dispatch.log_partition(*self._both_directions(theta))
+        else:
+            value = sums.log_partition(*self._weighted(theta))
         check_feasible(value, TREE)
         return value.to(theta.dtype)
 
@@ -218,19 +232,30 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
         if theta.device.type != "cpu" and not uses_triton(theta):
             return super().log_partition_and_marginals(theta)
-        value, means = sums.log_partition_and_marginals(*self._weighted(theta))
+        if self._is_matrix_on_gpu(theta):
+            value, means = dispatch.log_partition_and_marginals(*self._both_directions(theta))
+            means = (means + means.mT).triu_(1)
+        else:
+            value, means = sums.log_partition_and_marginals(*self._weighted(theta))
+            means = self.as_parts(means, theta)
         check_feasible(value, TREE)
-        return value.to(theta.dtype), self.as_parts(means, theta)
+        return value.to(theta.dtype), means
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
         from .kernels.spanning_tree import sums
 
         if theta.device.type != "cpu" and not uses_triton(theta):
             return super().covariance_product(theta, v)
-        scores, graph = self._weighted(theta)
-        value, product = sums.covariance_product(scores, self.edge_scores(v), graph)
+        if self._is_matrix_on_gpu(theta):
+            arcs, words = self._both_directions(theta)
+            value, product = dispatch.covariance_product(arcs, self._both_directions(v)[0], words)
+            product = (product + product.mT).triu_(1)
+        else:
+            scores, graph = self._weighted(theta)
+            value, product = sums.covariance_product(scores, self.edge_scores(v), graph)
+            product = self.as_parts(product, theta)
         check_feasible(value, TREE)
-        return self.as_parts(product, theta)
+        return product
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         from .kernels.spanning_tree import sums
@@ -243,13 +268,22 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         where = edges if self.edges is not None else pad(graph.keys, (0, 1))[edges]
         return indicators(where, edges >= 0, theta.shape[1:].numel(), theta).reshape(n, *theta.shape)
 
+    def _is_matrix_on_gpu(self, theta: Tensor) -> bool:
+        return self.edges is None and theta.shape[1] > 1 and uses_triton(theta)
+
+    def _both_directions(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores (n, n) of pairs i < j as arcs in both directions, and the numbers of nodes but the first."""
+        arcs = torch.where(above_diagonal(theta.shape[1], theta.device), theta.detach(), theta.detach().mT)
+        if "lengths" in self.bound:
+            return arcs, self.nodes_in_use(theta) - 1
+        return arcs, torch.full((len(theta),), theta.shape[1] - 1, device=theta.device)
+
     def _weighted(self, theta: Tensor) -> tuple[Tensor, Multigraph]:
         """Return the scores of the edges in float64, and the graph."""
         from .kernels.spanning_tree.sums import Multigraph
 
         graph = self.graph_of(theta)
-        arrays = (*graph.pairs, graph.edges_of_pairs)
-        keys, mirrored, pair, edges_of_pairs = (torch.from_numpy(array).to(theta.device) for array in arrays)
+        keys, mirrored, pair, edges_of_pairs = graph.tables_on(theta.device)
         lengths = self.nodes_in_use(theta)
         weighted = Multigraph(len(graph.nodes), keys, mirrored, pair, edges_of_pairs, lengths, graph.is_simple)
         return self.edge_scores(theta).double(), weighted

@@ -95,6 +95,14 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         )
     },
     **{
+        f"edges of spanning trees, {what}": (si.FenchelYoungLoss("spanning_tree", "marginals"), (SQUARE, edges))
+        for what, edges in (
+            ("no node", torch.tensor([[[0, 1], [1, 2], [2, 3]], [[0, 1], [1, 2], [2, 10**9]]])),
+            ("unknown", torch.tensor([[[0, 1], [1, 2], [2, 3]], [[0, 1], [1, 2], [-1, -1]]])),
+            ("a cycle", torch.tensor([[[0, 1], [1, 2], [2, 3]], [[0, 1], [1, 2], [2, 0]]])),
+        )
+    },
+    **{
         f"gold that is no structure of {name}, {value}": (si.FenchelYoungLoss(name, "marginals"), (theta, gold))
         for name, theta in (("dtw", SQUARE), ("binary_tree", SQUARE), ("semi_markov", SQUARE.unsqueeze(3)))
         for value, gold in (("all parts", torch.ones_like(theta)), ("two parts", _with(0 * theta, 1.0, 1, -1)))

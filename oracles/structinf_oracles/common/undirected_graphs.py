@@ -20,7 +20,7 @@ from structinf.oracle import Oracle
 from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_instances, check_lengths
 
-__all__ = ["ScoredEdges", "UndirectedGraph"]
+__all__ = ["ScoredEdges", "UndirectedGraph", "above_diagonal"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,6 +55,12 @@ class UndirectedGraph(Graph):
     def complete(n: int) -> UndirectedGraph:
         """Return the graph of all pairs i < j of nodes 0, ..., n − 1, in order."""
         return UndirectedGraph(tuple(range(n)), np.stack(np.triu_indices(n, 1), 1))
+
+    def tables_on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Return `pairs` and `edges_of_pairs` as tensors. Later calls share the copies on a GPU."""
+        if device.type != "cpu":
+            return _tables_on(self, device)
+        return tuple(torch.from_numpy(array) for array in (*self.pairs, self.edges_of_pairs))
 
     @cached_property
     def components(self) -> Int[np.ndarray, " nodes"]:
@@ -169,7 +175,7 @@ class ScoredEdges(Oracle):
         """Mask the pairs i < j of nodes in use."""
         if self.edges is not None:
             return None
-        upper = torch.from_numpy(_above_diagonal(theta.shape[1])).to(theta.device)
+        upper = above_diagonal(theta.shape[1], theta.device)
         if "lengths" not in self.bound:
             return upper
         nodes = torch.arange(theta.shape[1], device=theta.device)
@@ -191,7 +197,7 @@ class ScoredEdges(Oracle):
         """Return the scores of the graph's edges (B, E), differentiable by autograd."""
         if self.edges is not None:
             return theta
-        return theta.flatten(1).index_select(1, torch.from_numpy(self.graph_of(theta).pairs[0]).to(theta.device))
+        return theta.flatten(1).index_select(1, self.graph_of(theta).tables_on(theta.device)[0])
 
     def as_parts(self, values: Tensor, like: Tensor) -> Tensor:
         """Return ``values`` (..., E) of the edges in the form and the dtype of θ, (..., *event)."""
@@ -200,10 +206,25 @@ class ScoredEdges(Oracle):
             return values
         n = like.shape[1]
         parts = values.new_zeros(*values.shape[:-1], n * n)
-        parts[..., torch.from_numpy(self.graph_of(like).pairs[0]).to(values.device)] = values
+        parts[..., self.graph_of(like).tables_on(values.device)[0]] = values
         return parts.unflatten(-1, (n, n))
 
 
+def above_diagonal(n: int, device: torch.device) -> Bool[Tensor, "1 n n"]:
+    """Return the mask of the pairs i < j, which later calls share."""
+    return _above_diagonal(n, device) if device.type != "cpu" else torch.from_numpy(_above_diagonal_on_cpu(n))
+
+
 @lru_cache(maxsize=64)
-def _above_diagonal(n: int) -> Bool[np.ndarray, "1 n n"]:
+def _above_diagonal(n: int, device: torch.device) -> Bool[Tensor, "1 n n"]:
+    return torch.ones(1, n, n, dtype=torch.bool, device=device).triu_(1)
+
+
+@lru_cache(maxsize=64)
+def _above_diagonal_on_cpu(n: int) -> Bool[np.ndarray, "1 n n"]:
     return np.triu(np.ones((1, n, n), np.bool_), 1)
+
+
+@lru_cache(maxsize=64)
+def _tables_on(graph: UndirectedGraph, device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(torch.from_numpy(array).to(device) for array in (*graph.pairs, graph.edges_of_pairs))

@@ -142,3 +142,23 @@ def test_spanning_trees() -> None:
     product = si.get_oracle("spanning_tree", edges=edges).covariance_product(scores, v[None])
     moments = trees * totals.softmax(0)[:, None]
     torch.testing.assert_close(product[0], moments.T @ (trees @ v) - mean[0] * (mean[0] @ v))
+
+
+def test_spanning_trees_of_a_matrix() -> None:
+    theta, oracle = draw(3, 3), si.get_oracle("spanning_tree")
+    theta[0, 0, 2] = -math.inf
+    lengths = torch.tensor([4, 3, 1])
+    value = si.log_partition(theta, oracle, lengths=lengths)
+    leaf = theta.clone().requires_grad_()
+    mean = si.relax(leaf, oracle, "marginals", lengths=lengths)
+    weight = draw(1, 3)[0]
+    (gradient,) = torch.autograd.grad((mean * weight).sum(), leaf)
+    for b, length in enumerate(lengths.tolist()):
+        trees = oracle.bind(lengths=lengths[b : b + 1]).enumerate((4, 4)) if length > 1 else torch.zeros(1, 4, 4)
+        trees = trees.double().flatten(1)
+        totals = torch.where(trees > 0, theta[b].flatten(), 0.0).sum(1)
+        torch.testing.assert_close(value[b], totals.logsumexp(0))
+        expected, v = totals.softmax(0) @ trees, weight.flatten()
+        torch.testing.assert_close(mean[b].detach().flatten(), expected)
+        product = (trees * totals.softmax(0)[:, None]).T @ (trees @ v) - expected * (expected @ v)
+        torch.testing.assert_close(gradient[b].flatten(), product)
