@@ -225,3 +225,31 @@ def test_shapes_that_do_not_fit():
         SemiMarkov().bind(lengths=torch.tensor([3, 0])).validate(segments)
     with pytest.raises(InvalidInputError, match="pairwise must be True or False, got 'yes'"):
         SemiMarkov(pairwise="yes")
+
+
+def test_scores_of_steps_and_durations():
+    generator = torch.Generator().manual_seed(0)
+    steps = torch.randn(2, 5, 3, generator=generator, dtype=torch.float64)
+    steps[0, 2, 1] = -INF
+    durations = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    segments = SemiMarkov.segment_scores(steps, durations)
+    assert segments.shape == (2, 5, 4, 3)
+    for t in range(5):
+        for d in range(min(t + 1, 4)):
+            expected = steps[:, t - d : t + 1].sum(1) + durations[d]
+            torch.testing.assert_close(segments[:, t, d], expected)
+    assert not segments.isnan().any()
+    torch.testing.assert_close(SemiMarkov.segment_scores(steps, durations.expand(2, 4, 3)), segments)
+    leaves = steps.nan_to_num(neginf=0.0).requires_grad_(), durations.requires_grad_()
+    assert torch.autograd.gradcheck(lambda *t: SemiMarkov.segment_scores(*t).sin(), leaves)
+    with pytest.raises(InvalidInputError, match="with the same labels"):
+        SemiMarkov.segment_scores(steps, durations[:, :2])
+
+
+def test_the_hypergraph_grows_with_the_scores():
+    """With a transition, no table grows with T D S²."""
+    steps, durations, labels = 12, 6, 5
+    theta = torch.zeros(1, steps, durations, labels), torch.zeros(1, labels, labels)
+    graph = SemiMarkov().hypergraph(theta)
+    assert graph.nodes <= 3 * steps * (labels + 1)
+    assert graph.edges <= steps * labels * (durations + labels + 2)
