@@ -11,20 +11,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 __all__ = [
     "DeferredChecks",
+    "check_data_later",
     "check_number",
     "checks_for",
+    "data_checks_wait",
     "finish_checks",
     "skips_checks",
     "unchecked",
+    "with_second_attempt",
     "without_checks",
 ]
+
+
+T = TypeVar("T")
 
 
 class DeferredChecks:
@@ -138,9 +144,64 @@ class _NoChecks(DeferredChecks):
         return _active.set(self)
 
 
+class ReadDataFirst(Exception):
+    """Raised by a deferred check of instance data on a device: the call has to read the data before its work."""
+
+
 _NO_CHECKS = _NoChecks()
 _active: ContextVar[DeferredChecks | None] = ContextVar("structinf_checks", default=None)
 """The checks of the running call; None if checks run at once."""
+
+
+_data_may_wait: ContextVar[bool | None] = ContextVar("structinf_data_may_wait", default=None)
+"""Whether the running call may check instance data at its end; None outside of calls that can start again."""
+_data_checks: ContextVar[DeferredChecks | None] = ContextVar("structinf_data_checks", default=None)
+"""Where checks of instance data wait; None if they read the data at once."""
+
+
+def with_second_attempt(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Return ``function(*args, **kwargs)``, of a public call whose checks of instance data on a device may wait.
+
+    Work on a device begins before such data are checked, with lengths moved into their range. If a check finds lengths
+    outside of the range, or instances of length 0, the function runs again, and reads the data first.
+    """
+    if _data_may_wait.get() is not None:
+        return function(*args, **kwargs)
+    token = _data_may_wait.set(True)
+    try:
+        with contextlib.suppress(ReadDataFirst):
+            return function(*args, **kwargs)
+        _data_may_wait.set(False)
+        return function(*args, **kwargs)
+    finally:
+        _data_may_wait.reset(token)
+
+
+@contextlib.contextmanager
+def data_checks_wait(checks: DeferredChecks) -> Iterator[None]:
+    """Let checks of instance data inside the context wait for ``checks``, if the running call can start again."""
+    token = _data_checks.set(checks if _data_may_wait.get() else None)
+    try:
+        yield
+    finally:
+        _data_checks.reset(token)
+
+
+def check_data_later(number: Tensor, passes: Callable[[float], bool]) -> bool:
+    """Add a check of instance data to the end of the call; return False if the check cannot wait.
+
+    The caller then moves the data into a range that is safe for kernels. If ``passes(number)`` is False at the end,
+    the call starts again, and reads the data at once.
+    """
+    checks = _data_checks.get()
+    if checks is None or number.is_cpu:
+        return False
+    checks.add(number, passes, _read_data_first)
+    return True
+
+
+def _read_data_first() -> None:
+    raise ReadDataFirst
 
 
 def checks_for(t: Tensor) -> DeferredChecks | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.deferred_checks import skips_checks
+from structinf.deferred_checks import check_data_later, skips_checks
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram, dispatch
 from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
 from structinf.kernels.gpu import uses_triton
@@ -38,6 +39,7 @@ from .common.grids import (
     check_grid,
     check_grid_shape,
     check_sizes,
+    keep_sizes_inside,
     nonzero_cells,
     outside,
     sizes_in_use,
@@ -338,9 +340,13 @@ class DTW(HypergraphProgram):
             return
         if skips_checks(theta):
             return
+        bands_of_option = bands is None
         sizes, bands = self._sizes_and_bands(theta)
         narrow = bands < (sizes[:, 0] - sizes[:, 1]).abs()
-        if bool((narrow | outside(sizes, (n, m))).any()):
+        wrong = (narrow | outside(sizes, (n, m))).any()
+        if bands_of_option and check_data_later(wrong, operator.not_):
+            keep_sizes_inside(sizes, (n, m))
+        elif bool(wrong):
             check_sizes(sizes, (n, m))
             index = int(narrow.nonzero()[0, 0])
             rows, columns = sizes[index].tolist()

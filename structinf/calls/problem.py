@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..compile.functorch import NO_FORWARD_MODE, check_not_captured
 from ..compile.torch_private import has_forward_derivative
-from ..deferred_checks import DeferredChecks, checks_for
+from ..deferred_checks import DeferredChecks, checks_for, data_checks_wait
 from ..errors import (
     InfeasibleError,
     InstanceError,
@@ -112,7 +112,7 @@ class Problem:
                 whole = oracle.bind(**bound) if bound else oracle
                 validate_scores(whole, form, size)
             else:
-                whole = _bind_on_device(oracle, bound, form, stand_in, size)
+                whole = _bind_on_device(oracle, bound, form, stand_in, size, checks)
             oracle = whole
         except InvalidInputError:
             # Oracles refuse a length of 0. The search for such lengths costs nothing if there are none.
@@ -409,11 +409,16 @@ def _on_cpu(form: Parts) -> Parts:
     return map_parts(lambda t: torch.zeros((), dtype=t.dtype, device="cpu").expand(t.shape), form)
 
 
-def _bind_on_device(oracle: Oracle, bound: Mapping[str, Tensor], form: Parts, stand_in: Parts, batch: int) -> Oracle:
+def _bind_on_device(
+    oracle: Oracle, bound: Mapping[str, Tensor], form: Parts, stand_in: Parts, batch: int, checks: DeferredChecks
+) -> Oracle:
     """Return the validated oracle with the data ``bound``, copied to the device of ``form``.
 
     Data given on the CPU are validated there, with ``stand_in`` in place of the scores: reading the device would wait.
+    Lengths on the device are validated by ``checks``, if the call can start again.
     """
+    # A check that waits changes the lengths, which must not be those of the user's own binding.
+    waits = contextlib.nullcontext() if oracle.bound else data_checks_wait(checks)
     device = as_tuple(form)[0].device
     is_on_cpu = not oracle.bound and all(t.is_cpu for t in bound.values())
     if is_on_cpu:
@@ -421,7 +426,8 @@ def _bind_on_device(oracle: Oracle, bound: Mapping[str, Tensor], form: Parts, st
     if bound:
         oracle = oracle.bind(**{name: t.to(device, non_blocking=True) for name, t in bound.items()})
     if not is_on_cpu:
-        validate_form(oracle, form, batch)
+        with waits:
+            validate_form(oracle, form, batch)
     accept_form(oracle, form, batch)
     return oracle
 

@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import torch
 from torch import Tensor
 
+from ..deferred_checks import with_second_attempt
 from ..errors import StructinfError, UnsupportedError
 from .call_arguments import flatten, has_no_parameters, identity, is_same_constant, rebuild
 from .custom_op import call_operator, call_scalar_operator, register_function
@@ -85,7 +86,8 @@ def public_call(
 ) -> Any:
     """Decorate a public call.
 
-    1. In eager mode the function runs unchanged; the decorator checks two flags.
+    1. In eager mode the function runs unchanged; the decorator checks three flags. The function may run again
+       (:func:`.deferred_checks.with_second_attempt`).
     2. Inside torch.compile the call breaks the graph, unless ``operator`` is given.
     3. With ``operator``, the call is one node of the graph. The function then returns a tensor, or a tuple of tensors
        if the first argument is a tuple. The arguments are tensors, lists, tuples and dicts of tensors, and objects.
@@ -138,7 +140,7 @@ def _decorate(
                 return break_graph(*args, **kwargs)
             _refuse_jit_trace(function)
             if not functorch_is_active():
-                return function(*args, **kwargs)
+                return with_second_attempt(function, *args, **kwargs)
             return call_in_transform(*args, **kwargs)
 
         return call
@@ -151,7 +153,7 @@ def _decorate(
         if not torch.compiler.is_compiling():
             _refuse_jit_trace(function)
             if not functorch_is_active():
-                return function(*args, **kwargs)
+                return with_second_attempt(function, *args, **kwargs)
             return call_in_transform(*args, **kwargs)
         tensors, constants = [], []
         form = flatten((args, kwargs), tensors, constants)

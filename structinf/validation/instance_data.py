@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..deferred_checks import check_number, skips_checks
+from ..deferred_checks import check_data_later, check_number, skips_checks
 from ..errors import MOST_LISTED, InfeasibleError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ def check_lengths(
 ) -> None:
     """Raise InvalidInputError unless ``low <= lengths <= high`` everywhere.
 
+    In a public call with lengths on a GPU, the check may wait for the end of the call. The lengths are then moved into
+    the range in place, so that kernels stay inside of their arrays.
+
     ``padding`` describes the counted dimension: ``"T = 7 steps"``.
 
     Parameters
@@ -104,6 +108,10 @@ def check_lengths(
     if lengths.numel() == 0 or skips_checks(lengths):
         return
     ends = lengths.aminmax()
+    if check_data_later(ends[0], functools.partial(operator.le, low)):
+        check_data_later(ends[1], functools.partial(operator.ge, high))
+        lengths.clamp_(low, high)  # memory of the binding
+        return
     least, largest = map(int, ends if lengths.is_cpu else torch.stack(ends).tolist())  # one copy from a device
     if least < low or largest > high:
         wrong = (lengths < low) | (lengths > high)

@@ -265,3 +265,67 @@ def test_checks_return_after_the_context() -> None:
 def test_types_and_shapes_are_checked_always() -> None:
     with LaunchCounter(), si.unchecked(), pytest.raises(si.InvalidInputError, match="theta"):
         si.relax(on_device(torch.zeros(2, 3, 4)), "arborescence", "marginals")
+
+
+# ----------------------------------------------------------------------------- lengths on a device
+
+_GRID = torch.randn(2, 3, 3, generator=_generator)
+LENGTHS: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "chain": (torch.randn(2, 2, 2, 2, generator=_generator), [3, 0], [4, 3]),
+    "semi_markov": (_GRID[..., None], [0, 3], [-1, 3]),
+    "binary_tree": (_GRID, [3, 0], [3, 7]),
+    "projective_tree": (_GRID, [0, 2], [3, 2]),
+    "arborescence": (_GRID, [0, 0], [2, 10**9]),
+    "spanning_tree": (_GRID, [0, 3], [3, 4]),
+    "dtw": (_GRID, [[3, 2], [0, 0]], [[3, 2], [0, 1]]),
+    "monotonic_alignment": (_GRID, [[0, 0], [2, 3]], [[2, 3], [2, 4]]),
+    "assignment": (_GRID, [[3, 2], [0, 0]], [[3, 2], [4, 1]]),
+}
+"""Scores, lengths with empty instances, and invalid lengths."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(n for n in LENGTHS if n in ("chain", "dtw")),
+        *(pytest.param(n, marks=pytest.mark.full) for n in LENGTHS if n not in ("chain", "dtw")),
+    ],
+)
+def test_lengths_on_a_device_are_checked_at_the_end(name: str) -> None:
+    theta, empty, invalid = LENGTHS[name]
+    relaxation = "map" if name == "assignment" else "marginals"
+    lengths = on_device(torch.tensor(empty))
+    oracle = si.get_oracle(name)
+
+    def value_and_gradient(theta: Tensor, lengths: Tensor, oracle: Any, **options: Any) -> tuple[Tensor, ...]:
+        leaf = theta.detach().clone().requires_grad_()
+        solution = si.infer(leaf, oracle, relaxation, lengths=lengths, **options)
+        (gradient,) = torch.autograd.grad(solution.value.sum(), leaf)
+        return solution.value.detach().cpu(), as_tuple(solution.mean)[0].detach().cpu(), gradient.cpu()
+
+    for options in ({}, {"on_infeasible": "zero"}):
+        expected = value_and_gradient(theta, torch.tensor(empty), oracle, **options)
+        with LaunchCounter():
+            found = value_and_gradient(on_device(theta), lengths, oracle, **options)
+            again = value_and_gradient(on_device(theta), None, oracle.bind(lengths=lengths), **options)  # type: ignore[arg-type]
+        for values in (found, again):
+            torch.testing.assert_close(values, expected)
+    assert lengths.tolist() == empty
+    with pytest.raises(si.InvalidInputError) as error:
+        si.relax(theta, oracle, relaxation, lengths=torch.tensor(invalid))
+    with LaunchCounter(), pytest.raises(si.InvalidInputError) as found_error:
+        si.relax(on_device(theta), oracle, relaxation, lengths=on_device(torch.tensor(invalid)))
+    assert str(found_error.value) == str(error.value)
+    assert found_error.value.__context__ is None
+
+
+def test_lengths_on_a_device_cost_no_wait_of_their_own() -> None:
+    theta, lengths = on_device(SQUARE), on_device(torch.tensor([3, 2]))
+    si.relax(SQUARE, "arborescence", "marginals")
+    with LaunchCounter() as count:
+        si.relax(theta, "arborescence", "marginals", lengths=lengths)
+    assert count.synchronisations == 1, count.report()
+    with LaunchCounter() as count:
+        loss = si.FenchelYoungLoss("arborescence", "marginals")
+        loss(theta, on_device(torch.tensor([[0, 1, 2], [0, 1, 7]])), lengths=lengths)
+    assert count.synchronisations == 1, count.report()

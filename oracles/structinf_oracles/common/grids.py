@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structinf.deferred_checks import skips_checks
+from structinf.deferred_checks import check_data_later, skips_checks
 from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_instances, check_lengths
@@ -25,6 +26,7 @@ __all__ = [
     "check_grid_shape",
     "check_moves",
     "check_sizes",
+    "keep_sizes_inside",
     "nonzero_cells",
     "outside",
     "sizes_in_use",
@@ -34,8 +36,19 @@ __all__ = [
 def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
     """Raise InvalidInputError unless θ (B, n, m) has cells, and ``lengths`` are (B, 2), in [1, n] and [1, m]."""
     check_grid_shape(name, theta, lengths)
-    if lengths is not None and not skips_checks(lengths) and bool(outside(lengths, theta.shape[1:]).any()):
+    if lengths is None or skips_checks(lengths):
+        return
+    wrong = outside(lengths, theta.shape[1:]).any()
+    if check_data_later(wrong, operator.not_):
+        keep_sizes_inside(lengths, theta.shape[1:])
+    elif bool(wrong):
         check_sizes(lengths, theta.shape[1:])
+
+
+def keep_sizes_inside(lengths: Tensor, shape: Sequence[int]) -> None:
+    """Move ``lengths`` (B, 2), the memory of a binding, into [1, n] and [1, m], until a check of them comes."""
+    for side, size in zip(lengths.unbind(1), shape, strict=True):
+        side.clamp_(1, size)
 
 
 def check_grid_shape(name: str, theta: Tensor, lengths: Tensor | None) -> None:
