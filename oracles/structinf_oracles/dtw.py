@@ -390,13 +390,6 @@ class DTW(HypergraphProgram):
         used = check_cells(labels, sizes, sum(like.shape[1:]) - 1)
         steps = labels.diff(dim=1)
         allowed = ((steps >= 0) & (steps <= 1)).all(2) & (steps.sum(2) > 0)
-        cells = labels.clamp(min=0)
-        inside = (
-            self._inside(like)
-            .flatten(1)
-            .expand(len(labels), -1)
-            .gather(1, cells[..., 0] * like.shape[2] + cells[..., 1])
-        )
         start, end = labels[:, 0] != 0, labels.amax(1) != sizes - 1
         if self.open_begin:
             reject_labels(start[:, :1] | ~used[:, :1], labels, "the path must start in row 0", defers=True)
@@ -410,7 +403,14 @@ class DTW(HypergraphProgram):
             reject_labels(end[:, :1], labels, "the path must end in the last row in use", defers=True)
         else:
             reject_labels(end, labels, "the path must end in the last cell in use", defers=True)
-        reject_labels(used & ~inside, labels, "the path must stay inside the band and the window", defers=True)
+        mask = self.valid_parts(like)
+        if mask is not None:
+            # On a GPU, the check of the cells may come later, so that numbers outside are moved inside.
+            row, column = (
+                cells.clamp(0, size - 1) for cells, size in zip(labels.unbind(2), like.shape[1:], strict=True)
+            )
+            inside = mask.flatten(1).expand(len(labels), -1).gather(1, row * like.shape[2] + column)
+            reject_labels(used & ~inside, labels, "the path must stay inside the band and the window", defers=True)
         cells_of_path = cell_indicators(labels, used, like)
         if self._has_compiled_loop:
             return cells_of_path

@@ -29,8 +29,8 @@ CEILINGS: dict[str, dict[str, tuple[int, int]]] = {
     "needleman_wunsch": {"map": (9, 1), "marginals": (9, 1), "marginals and backward": (14, 1)},
     "monotonic_alignment": {"marginals": (7, 1)},
     "dtw": {
-        "loss and backward": (105, 1),
-        "loss of labels and backward": (90, 1),
+        "loss and backward": (92, 1),
+        "loss of labels and backward": (74, 1),
         "map": (6, 1),
         "marginals": (7, 1),
         "marginals and backward": (10, 1),
