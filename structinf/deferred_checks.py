@@ -165,7 +165,7 @@ def with_second_attempt(function: Callable[..., T], *args: Any, **kwargs: Any) -
     Work on a device begins before such data are checked, with lengths moved into their range. If a check finds lengths
     outside of the range, or instances of length 0, the function runs again, and reads the data first.
     """
-    if _data_may_wait.get() is not None:
+    if _data_may_wait.get() is False:  # inside the second attempt of an outer call
         return function(*args, **kwargs)
     token = _data_may_wait.set(True)
     try:
