@@ -175,7 +175,9 @@ class Transportation(TransportPolytope, Restrictable, Enumerable):
             heads = np.append(heads, last if surplus > 0 else side)
             most = np.append(most, amounts)
         outflow = np.array([*supplies, *(-amount for amount in demands), -surplus], np.int64)
-        return Network(tails, heads, most.astype(np.float64), outflow, free=len(tails) - n * m, what="transport plan")
+        most = most.astype(np.float64)[None]
+        network = (tails[None], heads[None], np.zeros_like(most), most, outflow.astype(np.float64)[None])
+        return Network(*network, free=len(tails) - n * m, what="transport plan")
 
     def validate(self, theta: Tensor) -> None:
         given = [self.bound.get(name, getattr(self, name)) for name in ("supplies", "demands")]

@@ -60,7 +60,9 @@ class CheckTarget:
     @classmethod
     def make(cls, oracle: Oracle, event_shape: Any, instance_data: InstanceData | None, **rest: Any) -> CheckTarget:
         """Make a target from the arguments of the public checks."""
-        if oracle.bound:
+        # An oracle may bind data in its constructor. The given instance data then replace them in every check.
+        replaced = set(instance_data) if isinstance(instance_data, Mapping) else set()
+        if not replaced >= set(oracle.bound):
             raise InvalidInputError(
                 f"oracle: instance data {list(oracle.bound)} is bound; pass instance_data={{...}} instead"
             )
@@ -211,6 +213,8 @@ class CheckTarget:
         """Return whether to bind instance data: never, always (if the oracle requires instance data), or both."""
         if self.instance_data is None:
             return [False]
+        if self.oracle.bound:
+            return [True]
         try:
             self.try_argmax({})
         except Exception:  # the conformance check "instance_data" reports wrong errors

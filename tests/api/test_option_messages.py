@@ -109,7 +109,7 @@ EDGES = [(0, 1), (1, 2), (0, 2)]
             {"supplies": torch.ones(2, 2).long(), "demands": [1]},
             r"^supplies .*array of shape \(2, 2\)",
         ),
-        ("flow", {"graph": EDGES, "supplies": 3}, r"^supplies must be a mapping from nodes to integers, or .*, got 3"),
+        ("flow", {"graph": EDGES, "supplies": 3}, r"^supplies must be a mapping from nodes to numbers, or .*, got 3"),
         (
             "flow",
             {"graph": EDGES, "supplies": [(["a"], 1)]},
@@ -128,7 +128,7 @@ EDGES = [(0, 1), (1, 2), (0, 2)]
         (
             "flow",
             {"graph": EDGES, "supplies": {}, "capacities": int},
-            r"^capacities must be an integer for all edges, or",
+            r"^capacities must be a number for all edges, or",
         ),
         (
             "binary_tree",

@@ -14,6 +14,7 @@ from torch.autograd import gradcheck
 
 import structinf as si
 from structinf.errors import InfeasibleError, InvalidInputError
+from structinf.testing import check_oracle
 
 INF = torch.inf
 
@@ -76,6 +77,13 @@ def test_queries_and_sparsemap() -> None:
         assert counts[b] == si.count(own, alone)[0]
         every = alone.enumerate((len(graph),))
         assert all((every == y[b, : len(graph)]).all(1).any() for y in samples)
+
+
+@pytest.mark.parametrize("name", [pytest.param("dag_path", marks=pytest.mark.full), "path"])
+def test_conformance(name: str) -> None:
+    graphs = si.GraphBatch.of([[(0, 1), (1, 2), (0, 2), (2, 3), (1, 3)], [(0, 1), (0, 1), (1, 2)], [(0, 1)]])
+    oracle = si.get_oracle(name, graph=graphs, source=[0, 0, 0], target=[3, 2, 1])
+    check_oracle(oracle, (5,), instance_data={"graph_index": [0, 1, 2]}, dtypes=[torch.float64])
 
 
 def test_labels_and_nodes() -> None:

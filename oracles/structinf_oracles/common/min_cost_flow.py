@@ -1,11 +1,12 @@
-"""Integer flows through a network shared by all instances: best flows, lists of flows, and their labels."""
+"""Flows through a network shared by all instances, or of each instance: best flows, lists of flows, and labels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +14,13 @@ from torch import Tensor
 
 from structinf.errors import InfeasibleError, InvalidInputError, UnboundedError
 from structinf.kernels import parallel_rows, to_numpy
-from structinf.shapes import Float, Float64, Int
-from structinf.validation import check_enumerable, list_instances
+from structinf.shapes import Bool, Float, Float64, Int
+from structinf.validation import list_instances
 
+from .flow_lists import integer_flows, vertices
 from .labels import reject_labels
 
-__all__ = ["LARGEST", "Network", "Solver", "as_sequence", "check_amounts", "check_solver"]
+__all__ = ["LARGEST", "Network", "Solver", "as_sequence", "check_amounts", "check_solver", "rows_of"]
 
 Solver = Literal["simplex", "ortools"]
 
@@ -101,63 +103,116 @@ def _ortools() -> Any:
     return min_cost_flow
 
 
-@dataclass(frozen=True, eq=False)
-class Network:
-    """A network of edges with capacities between nodes with supplies.
+def rows_of(*tables: np.ndarray | Tensor) -> int:
+    """Return the number of rows of ``tables`` (1 | B, ...) together, 1 or B."""
+    return np.broadcast_shapes(*((len(table),) for table in tables))[0]
+
+
+class _Integers(NamedTuple):
+    """The numbers of networks as integers, in units of 2^−exponent; tables of 1 or B rows.
 
     Attributes
     ----------
-    tails, heads : (E,) int64 array
+    lower, capacities : (1 | B, E) int64 array
+        The lower bound of each edge, and its capacity; ``UNLIMITED`` without a limit.
+    supplies : (1 | B, N) int64 array
+        The supply of each node, with a sum of exactly 0.
+    slack : (1 | B,) int64 array
+        The amount of the supplies that may be left.
+    exponent : (1 | B,) int64 array
+        0 for networks of integers.
+    """
+
+    lower: np.ndarray
+    capacities: np.ndarray
+    supplies: np.ndarray
+    slack: np.ndarray
+    exponent: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network of edges with capacities between nodes with supplies; each table has 1 or B rows.
+
+    Fractional amounts become integers in units of the largest power of two for which no sum overflows. This conversion
+    is exact for amounts within a factor of 2^−7 of their sum, and has an error of 2^−60 of the sum otherwise. Equal
+    vertices then have equal numbers.
+
+    Attributes
+    ----------
+    tails, heads : (1 | B, E) int64 array
         The node numbers where each edge begins and ends.
-    capacities : (E,) float64 array
-        Integers, or ``math.inf``.
-    supplies : (N,) int64 array
+    lower, capacities : (1 | B, E) float64 array
+        The least and the largest amount of each edge; the latter may be ``math.inf``.
+    supplies : (1 | B, N) float64 array
         The outflow minus the inflow of each node, with a sum of 0.
     free : int
         The number of edges at the end of the lists without an entry in θ, with score 0.
     what : str
         The name of a flow in messages.
+    precision : float
+        The relative rounding error of fractional amounts. Supplies may be left up to 64 times this share of their sum.
     """
 
     tails: np.ndarray
     heads: np.ndarray
+    lower: np.ndarray
     capacities: np.ndarray
     supplies: np.ndarray
     free: int = field(default=0, kw_only=True)
     what: str = field(default="flow", kw_only=True)
+    precision: float = field(default=2.0**-52, kw_only=True)
+
+    @cached_property
+    def integers(self) -> _Integers:
+        """The numbers of the networks as integers."""
+        from ..kernels.flow.network_simplex import UNLIMITED
+
+        tables = (self.lower, self.capacities, self.supplies)
+        rows = rows_of(*tables)
+        lower, capacities, supplies = (np.broadcast_to(t, (rows, t.shape[1])) for t in tables)
+        finite = np.where(np.isinf(capacities), 0.0, capacities)
+        size = np.abs(supplies).sum(1) + lower.sum(1)
+        whole = np.concatenate([lower, finite, supplies], 1)
+        is_integral = (whole == np.rint(whole)).all(1) & (np.abs(whole) <= LARGEST).all(1) & (size < 2.0**60)
+        exponent = np.where(is_integral, 0, 59 - np.frexp(size + 2 * finite.sum(1))[1]).astype(np.int64)
+        low, most, outflow = (
+            np.rint(np.ldexp(t, exponent[:, None])).astype(np.int64) for t in (lower, finite, supplies)
+        )
+        # Rounded supplies need not add up to 0. The node of the largest supply takes the difference.
+        if outflow.shape[1]:
+            outflow[np.arange(rows), np.abs(outflow).argmax(1)] -= outflow.sum(1)
+        slack = np.where(is_integral, 0, np.rint(np.ldexp(64 * self.precision * size, exponent))).astype(np.int64)
+        return _Integers(low, np.where(np.isinf(capacities), UNLIMITED, most), outflow, slack, exponent)
 
     @property
-    def total(self) -> int:
-        """The sum of all positive supplies."""
-        return int(self.supplies.clip(min=0).sum())
+    def fractional(self) -> Bool[np.ndarray, " rows"]:
+        """Which networks have fractional amounts, (1 | B,)."""
+        return self.integers.exponent != 0
 
     def best(self, theta: Float[Tensor, "batch parts"], solver: Solver = "simplex") -> Tensor:
         """Return a flow of highest score for each instance, (B, parts) like ``theta``.
 
         Raises InfeasibleError, or UnboundedError if scores are unbounded. With ``solver="ortools"``, a cost-scaling
-        algorithm on integer scores finds the flow from which the network simplex method starts.
+        algorithm on integer scores finds the flow from which the network simplex method starts, for networks of
+        integers.
         """
         from ..kernels.flow import network_simplex as simplex
 
-        (given,) = to_numpy(theta)
-        scores = np.zeros((len(given), len(self.tails)))
-        scores[:, : given.shape[1]] = given
-        flows, status = np.zeros(scores.shape, np.int64), np.empty(len(scores), np.int8)
-        if solver == "ortools":
-            self._approach(scores, flows)
-        capacities = np.where(np.isinf(self.capacities), simplex.UNLIMITED, self.capacities).astype(np.int64)
-        work = OPERATIONS * len(scores) * (len(self.tails) + len(self.supplies))
-        network = (self.tails, self.heads, capacities, self.supplies)
-        parallel_rows(simplex.best_flows, len(scores), scores, *network, flows, status, work=work)
-        for outcome, error in ((simplex.INFEASIBLE, self._infeasible), (simplex.UNBOUNDED, self._unbounded)):
-            if (status == outcome).any():
-                raise error(np.flatnonzero(status == outcome).tolist())
-        return torch.from_numpy(flows[:, : given.shape[1]]).to(theta)
+        scores = self._scores(theta)
+        # An edge of score −inf cannot carry its lower bound.
+        impossible = (np.isneginf(scores) & (self.integers.lower > 0)).any(1)
+        flows, status = self._solve(scores, *self.integers[:2], solver)
+        for outcome, error in (
+            ((status == simplex.INFEASIBLE) | impossible, self._infeasible),
+            (status == simplex.UNBOUNDED, self._unbounded),
+        ):
+            if outcome.any():
+                raise error(np.flatnonzero(outcome).tolist())
+        return torch.from_numpy(flows[:, : theta.shape[1]]).to(theta)
 
     def best_within(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Return a best flow with low ≤ y ≤ high of each instance, and which instances have a flow, (B,) bool.
-
-        The network of an instance carries the amounts above ``low``, by the capacities ``high`` − ``low``.
 
         Parameters
         ----------
@@ -166,27 +221,77 @@ class Network:
         """
         from ..kernels.flow import network_simplex as simplex
 
-        given, least, most = to_numpy(theta.double(), low.double(), high.double())
-        batch, parts = given.shape
-        edges = len(self.tails)
-        scores, base = np.zeros((batch, edges)), np.zeros((batch, edges), np.int64)
-        scores[:, :parts], base[:, :parts] = given, least
-        capacities = np.tile(self.capacities, (batch, 1))
-        capacities[:, :parts] = np.minimum(most, capacities[:, :parts])
-        found = np.array((base <= capacities).all(1) & ~(np.isneginf(scores) & (base > 0)).any(1))
-        free = np.where(np.isinf(capacities), simplex.UNLIMITED, capacities - base).astype(np.int64)
-        supplies = np.tile(self.supplies, (batch, 1))
-        for nodes, sign in ((self.tails, -1), (self.heads, 1)):
-            np.add.at(supplies.T, nodes, sign * base.T)
-        flows, status = np.zeros((batch, edges), np.int64), np.empty(1, np.int8)
-        for b in np.flatnonzero(found):
-            row = slice(b, b + 1)
-            network = (self.tails, self.heads, free[b], supplies[b])
-            parallel_rows(simplex.best_flows, 1, scores[row], *network, flows[row], status, work=0)
-            if status[0] == simplex.UNBOUNDED:
-                raise self._unbounded([int(b)])
-            found[b] = status[0] != simplex.INFEASIBLE
-        return torch.from_numpy((flows + base)[:, :parts]).to(theta), torch.from_numpy(found).to(theta.device)
+        scores, parts = self._scores(theta), theta.shape[1]
+        least, most = (np.broadcast_to(table, scores.shape).copy() for table in self.integers[:2])
+        exponent = self.integers.exponent[:, None]
+        for bound, own, table, choose in zip(
+            (low, high), self.bounds, (least, most), (np.maximum, np.minimum), strict=True
+        ):
+            (given,) = to_numpy(bound.double())
+            # A bound that is the network's own bound, rounded to the dtype of the scores, allows all values.
+            is_own = given == torch.from_numpy(own[:, :parts]).to(bound).double().cpu().numpy()
+            limited = ~is_own & np.isfinite(given)
+            amounts = np.rint(np.ldexp(np.where(limited, given, 0.0), exponent)).astype(np.int64)
+            table[:, :parts] = np.where(limited, choose(table[:, :parts], amounts), table[:, :parts])
+        found = np.array((least <= most).all(1) & ~(np.isneginf(scores) & (least > 0)).any(1))
+        flows, status = self._solve(scores, least * found[:, None], most * found[:, None])
+        if (unbounded := found & (status == simplex.UNBOUNDED)).any():
+            raise self._unbounded(np.flatnonzero(unbounded).tolist())
+        found &= status != simplex.INFEASIBLE
+        return torch.from_numpy(flows[:, :parts]).to(theta), torch.from_numpy(found).to(theta.device)
+
+    def _scores(self, theta: Tensor) -> Float64[np.ndarray, "batch edges"]:
+        """Return the scores of all edges, with 0 for edges without an entry in θ."""
+        (given,) = to_numpy(theta)
+        scores = np.zeros((len(given), self.capacities.shape[1]))
+        scores[:, : given.shape[1]] = given
+        return scores
+
+    def _solve(
+        self, scores: np.ndarray, lower: np.ndarray, capacities: np.ndarray, solver: Solver = "simplex"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return best flows (B, E) in float64, and the outcome of each instance, (B,) int8.
+
+        The edges of the solved network carry the amounts above ``lower``, by the capacities above ``lower``.
+        """
+        from ..kernels.flow import network_simplex as simplex
+
+        numbers = self.integers
+        room = np.where(capacities == simplex.UNLIMITED, capacities, capacities - lower)
+        supplies = numbers.supplies - self.net_outflow(lower)
+        flows = np.zeros(scores.shape, np.int64)
+        left, status = np.zeros(len(scores), np.int64), np.empty(len(scores), np.int8)
+        if solver == "ortools":
+            self._approach(scores, room, supplies, flows)
+        work = OPERATIONS * len(scores) * (scores.shape[1] + supplies.shape[1])
+        network = (self.tails, self.heads, room, supplies, numbers.slack)
+        parallel_rows(simplex.best_flows, len(scores), scores, *network, flows, left, status, work=work)
+        # Amounts that differ from a bound by at most the rounding errors of the supplies are the bound.
+        missing = left[:, None]
+        flows = np.where(flows >= room - missing, room, np.where(flows <= missing, 0, flows))
+        return self._as_floats(flows + lower), status
+
+    def _as_floats(self, amounts: np.ndarray, rows: slice = slice(None)) -> Float64[np.ndarray, "batch edges"]:
+        """Return the integer ``amounts`` (B, E) of instances as numbers within the bounds of their edges."""
+        numbers = self.integers
+        found = np.ldexp(amounts.astype(np.float64), -numbers.exponent[rows, None])
+        least, most = self.lower[rows], self.capacities[rows]
+        is_full, is_empty = amounts == numbers.capacities[rows], amounts == numbers.lower[rows]
+        return np.where(is_full, most, np.where(is_empty, least, np.clip(found, least, most)))
+
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """The lower bounds and the capacities, (1 | B, E) in float64."""
+        return self.lower, self.capacities
+
+    def net_outflow(self, amounts: np.ndarray) -> np.ndarray:
+        """Return the outflow minus the inflow of each node, (1 | B, N), for ``amounts`` (1 | B, E) on the edges."""
+        rows = rows_of(amounts, self.tails)
+        amounts, *ends = (np.broadcast_to(t, (rows, t.shape[1])) for t in (amounts, self.tails, self.heads))
+        net, row = np.zeros((rows, self.supplies.shape[1]), amounts.dtype), np.arange(rows)[:, None]
+        np.add.at(net, (row, ends[0]), amounts)
+        np.subtract.at(net, (row, ends[1]), amounts)
+        return net
 
     def _infeasible(self, indices: list[int]) -> InfeasibleError:
         return InfeasibleError(
@@ -204,69 +309,69 @@ class Network:
             indices,
         )
 
-    def _approach(self, scores: np.ndarray, flows: np.ndarray) -> None:
+    def _approach(self, scores: np.ndarray, room: np.ndarray, supplies: np.ndarray, flows: np.ndarray) -> None:
         """Write nearly optimal flows to ``flows`` for the instances solved by ortools, which holds the GIL."""
+        from ..kernels.flow.network_simplex import UNLIMITED
+
         solver = _ortools()
-        nodes = np.arange(len(self.supplies), dtype=np.int32)
+        batch, nodes = len(scores), np.arange(supplies.shape[1], dtype=np.int32)
         # ortools multiplies scores by the number of nodes and sums them over paths. The sums must stay within int64.
         bits = min(40, 58 - 2 * (len(nodes) + 1).bit_length())
-        most = min(
-            self.total + int(self.capacities[np.isfinite(self.capacities)].sum()), 2**61 // (len(self.tails) + 1)
-        )
-        capacities = self.capacities.clip(max=most).astype(np.int64)
-        for b in range(len(scores)):
-            used = np.flatnonzero((scores[b] > -np.inf) & (capacities > 0))
+        tables = (self.tails, self.heads, room, supplies, self.fractional[:, None])
+        tables = [np.broadcast_to(t, (batch, t.shape[1])) for t in tables]
+        for b, (tails, heads, most, outflow, fractional) in enumerate(zip(*tables, strict=True)):
+            if fractional[0]:
+                continue
+            limited = most[most < UNLIMITED].astype(np.float64).sum()
+            total = min(outflow.clip(min=0).astype(np.float64).sum() + limited, 2**61 // (len(tails) + 1))
+            used = np.flatnonzero((scores[b] > -np.inf) & (most > 0))
             largest = np.abs(scores[b, used]).max(initial=0.0)
             costs = np.rint(np.ldexp(-scores[b, used], bits - np.frexp(largest)[1])).astype(np.int64)
             problem = solver.SimpleMinCostFlow()
-            ends = (side[used].astype(np.int32) for side in (self.tails, self.heads))
-            edges = problem.add_arcs_with_capacity_and_unit_cost(*ends, capacities[used], costs)
-            problem.set_nodes_supplies(nodes, self.supplies)
+            ends = (side[used].astype(np.int32) for side in (tails, heads))
+            edges = problem.add_arcs_with_capacity_and_unit_cost(*ends, most[used].clip(max=int(total)), costs)
+            problem.set_nodes_supplies(nodes, outflow)
             if problem.solve() == problem.OPTIMAL:
                 flows[b, used] = problem.flows(edges)
 
     def all(self) -> Float64[np.ndarray, "flows parts"]:
-        """Return all flows, sorted by the amounts on the edges; at most a million."""
-        bound = self.total + self.capacities[np.isfinite(self.capacities)].sum()
-        capacities = self.capacities.clip(max=bound).astype(np.int64)
-        # [e]: the amounts that the edges from e on can take from, and bring to, each node.
-        out, into = (np.zeros((len(capacities) + 1, len(self.supplies)), np.int64) for _ in range(2))
-        for e in reversed(range(len(capacities))):
-            out[e], into[e] = out[e + 1], into[e + 1]
-            if self.tails[e] != self.heads[e]:
-                out[e, self.tails[e]] += capacities[e]
-                into[e, self.heads[e]] += capacities[e]
-        flows, left = np.zeros((1, 0), np.int64), self.supplies[None]
-        for e, capacity in enumerate(capacities):
-            check_enumerable(len(flows) * (int(capacity) + 1), "beginnings of flows or more")
-            amounts = np.tile(np.arange(capacity + 1), len(flows))
-            flows = np.column_stack([flows.repeat(capacity + 1, 0), amounts])
-            left = left.repeat(capacity + 1, 0)
-            left[:, self.tails[e]] -= amounts
-            left[:, self.heads[e]] += amounts
-            possible = ((left <= out[e + 1]) & (left >= -into[e + 1])).all(1)
-            flows, left = flows[possible], left[possible]
-        flows = flows[(left == 0).all(1)]
-        return flows[:, : len(self.tails) - self.free].astype(np.float64)
+        """Return all flows of the first instance, sorted by the amounts on the edges; at most a million.
+
+        Of a network with fractional amounts, all vertices of its polytope.
+        """
+        from ..kernels.flow.network_simplex import UNLIMITED
+
+        first = slice(0, 1)
+        lower, capacities, supplies, _, exponent = (table[first] for table in self.integers)
+        room = np.where(capacities == UNLIMITED, UNLIMITED, capacities - lower)
+        supplies = (supplies - self.net_outflow(lower)[:1])[0]
+        if exponent[0]:
+            flows = vertices(self.tails[0], self.heads[0], room[0], supplies, UNLIMITED)
+        else:
+            bound = supplies.clip(min=0).sum() + room[room < UNLIMITED].sum()
+            flows = integer_flows(self.tails[0], self.heads[0], room[0].clip(max=bound), supplies)
+        amounts = self._as_floats(flows + lower, first)
+        return amounts[:, : amounts.shape[1] - self.free]
 
     def check_labels(self, labels: Int[Tensor, "batch parts"]) -> None:
-        """Raise InvalidInputError unless all ``labels`` lie between 0 and the capacities."""
-        most = torch.from_numpy(self.capacities[: labels.shape[1]]).to(labels.device)
-        reject_labels((labels < 0) | (labels > most), labels, "amounts must lie between 0 and the capacities")
+        """Raise InvalidInputError unless all ``labels`` lie between the lower bounds and the capacities."""
+        least, most = (torch.from_numpy(table[:, : labels.shape[1]]).to(labels.device) for table in self.bounds)
+        shown = "0" if not self.lower.any() else "the lower bounds"
+        reject_labels(
+            (labels < least) | (labels > most), labels, f"amounts must lie between {shown} and the capacities"
+        )
 
-    def left(self, labels: Int[Tensor, "batch parts"]) -> Int[Tensor, "batch nodes"]:
+    def left(self, labels: Int[Tensor, "batch parts"]) -> Float[Tensor, "batch nodes"]:
         """Return the supply of each node minus its net outflow under the amounts ``labels``."""
-        left = torch.from_numpy(self.supplies).to(labels.device).repeat(len(labels), 1)
-        for side, sign in ((self.tails, -1), (self.heads, 1)):
-            nodes = torch.from_numpy(side[: labels.shape[1]]).to(labels.device)
-            left.index_add_(1, nodes, sign * labels)
-        return left
+        net = self.net_outflow(labels.cpu().double().numpy())
+        return torch.from_numpy(self.supplies - net).to(labels.device)
 
     def hamming_cost(self, y: Float[Tensor, "batch parts"]) -> Tensor:
         """Return costs of half a unit, for units on edges empty in ``y`` and units missing on edges full in ``y``.
 
-        The costs give the Hamming distance if all amounts are 0 or 1. Otherwise they give a lower bound on half the
-        sum of all differences. No linear cost counts the differences of an edge that is neither empty nor full.
+        An edge is empty at its lower bound. The costs give the Hamming distance if all amounts are 0 or 1. Otherwise
+        they give a lower bound on half the sum of all differences. No linear cost counts the differences of an edge
+        that is neither empty nor full.
         """
-        most = torch.from_numpy(self.capacities[: y.shape[1]]).to(y)
-        return 0.5 * ((y == 0).to(y) - (y == most).to(y))
+        least, most = (torch.from_numpy(table[:, : y.shape[1]]).to(y) for table in self.bounds)
+        return 0.5 * ((y == least).to(y) - (y == most).to(y))

@@ -274,8 +274,12 @@ def lay_out(theta, tails, heads, capacities, supplies, flows, edges, tree):
 
 
 @jit
-def solve(count, edges, tree, nodes):
-    """Find a best flow of the network set up by :func:`lay_out`; return FOUND, INFEASIBLE or UNBOUNDED."""
+def solve(count, edges, tree, nodes, slack):
+    """Find a best flow of the network set up by :func:`lay_out`.
+
+    Returns FOUND, INFEASIBLE or UNBOUNDED, and the amount that no edge can carry, of at most ``slack`` if a flow is
+    found.
+    """
     for e in range(count):
         # Push a partly filled edge into the tree, or until it is empty or full, in the direction that does not lose.
         if 0 < edges.flow[e] < edges.capacity[e]:
@@ -294,31 +298,38 @@ def solve(count, edges, tree, nodes):
             set_prices(node, edges, tree, count)
             node = tree.younger[node]
         improve(count, edges, tree)
+    left = 0
     for e in range(count, count + nodes):
-        if edges.flow[e] > 0:
-            return INFEASIBLE
-    return status
+        left += edges.flow[e]
+    return INFEASIBLE if left > slack else status, left
 
 
 @jit
-def best_flows(start, stop, theta, tails, heads, capacities, supplies, flows, status):
+def best_flows(start, stop, theta, tails, heads, capacities, supplies, slack, flows, left, status):
     """Find a flow of highest score for each instance.
+
+    Tables with one row belong to all instances. Edges of capacity 0, and nodes without edges and supply, are padding.
 
     Parameters
     ----------
     theta : (B, E) float64
         Scores; −inf for edges that may not be used.
-    tails, heads, capacities : (E,) int64
+    tails, heads, capacities : (B | 1, E) int64
         The end nodes and the capacity of each edge; UNLIMITED for no limit.
-    supplies : (N,) int64
+    supplies : (B | 1, N) int64
         The supply of each node, with a sum of 0.
+    slack : (B | 1,) int64
+        The amount of the supplies that may be left, 0 for amounts without rounding errors.
     flows : (B, E) int64, overwritten
         The start, between 0 and the capacities. Any start is correct; a nearly optimal start is fast. Zeros mean no
         start.
+    left : (B,) int64, written
+        The amount of the supplies that no edge can carry.
     status : (B,) int8, written
         FOUND, INFEASIBLE or UNBOUNDED.
     """
-    most, nodes = len(tails) + len(supplies), len(supplies)
+    nodes = supplies.shape[1]
+    most = theta.shape[1] + nodes
     edges = Edges(
         np.empty(most, np.int64),
         np.empty(most, np.int64),
@@ -332,9 +343,12 @@ def best_flows(start, stop, theta, tails, heads, capacities, supplies, flows, st
     prices = np.empty((2, nodes + 1))
     tree = Tree(links[0], links[1], links[2], links[3], links[4], links[5], links[6], prices[0], prices[1])
     for b in range(start, stop):
-        fill(theta[b], tails, heads, capacities, supplies, flows[b])
-        count = lay_out(theta[b], tails, heads, capacities, supplies, flows[b], edges, tree)
-        status[b] = solve(count, edges, tree, nodes)
+        tail, head = tails[b if len(tails) > 1 else 0], heads[b if len(heads) > 1 else 0]
+        capacity = capacities[b if len(capacities) > 1 else 0]
+        supply = supplies[b if len(supplies) > 1 else 0]
+        fill(theta[b], tail, head, capacity, supply, flows[b])
+        count = lay_out(theta[b], tail, head, capacity, supply, flows[b], edges, tree)
+        status[b], left[b] = solve(count, edges, tree, nodes, slack[b if len(slack) > 1 else 0])
         flows[b] = 0
         for e in range(count):
             flows[b, edges.part[e]] = edges.flow[e]
