@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
@@ -19,7 +20,7 @@ from structinf.restriction import Restrictable, argmax_of_feasible
 from structinf.validation import check_enumerable, check_flag, list_instances
 
 from .common.labels import reject_labels
-from .common.undirected_graphs import ScoredEdges
+from .common.scored_edges import ScoredEdges
 
 __all__ = ["Matching"]
 
@@ -42,12 +43,16 @@ class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[report
       of appearance.
     - Instance data ``lengths``, shape (...), without ``edges`` only: the number of nodes in use, an integer in [0,
       n]. Default: n.
+    - Instance data ``graph_index``, shape (...), with a batch of graphs: the number of each instance's graph. Default:
+      instance b has graph b.
 
     Parameters
     ----------
-    edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.Graph, optional
+    edges : (E, 2) integer array, sequence of pairs of hashable nodes, networkx.Graph, or GraphBatch, optional
         The edges of the graph. Default: all pairs of nodes. The edges of a networkx.Graph are in the order of its
-        ``edges``. Parallel edges have separate scores.
+        ``edges``. A :class:`structinf.GraphBatch` of undirected graphs, or a list of networkx graphs or arrays, has a
+        graph for each instance. E is then the largest number of edges, n the largest number of nodes, and parts beyond
+        the edges of a graph are padding. Parallel edges have separate scores.
     perfect : bool, default True
         Whether every node must have a partner. If True, there are n / 2 pairs, and a constant added to θ does not
         change the best matching. If False, the best matching has the highest score with any number of pairs, and
@@ -101,7 +106,9 @@ class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[report
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flag("perfect", self.perfect)
-        if self.edges is not None:
+        if self.is_batch:
+            self._check_even(self.edges.node_counts, "edges, in graph {} of the batch: ")
+        elif self.edges is not None:
             self._check_even(np.array([len(self.edges.nodes)]), "edges: ")
 
     def has_binary_parts(self, theta: Tensor) -> bool:
@@ -115,7 +122,7 @@ class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[report
     def _check_even(self, nodes: np.ndarray, what: str) -> None:
         odd = np.flatnonzero(self.perfect * (nodes % 2))
         if len(odd):
-            where = what or f"lengths, at batch index {odd[0]}: "
+            where = what.format(odd[0]) or f"lengths, at batch index {odd[0]}: "
             raise InvalidInputError(
                 f"{where}a perfect matching needs an even number of nodes, got {nodes[odd[0]]}; pass perfect=False to "
                 "allow nodes without a partner"
@@ -124,8 +131,7 @@ class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[report
     # -- labels ----------------------------------------------------------------------------
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        graph = self.graph_of(like)
-        n = len(graph.nodes)
+        n = self.most_nodes(like)
         if labels.shape[1:] != (n,):
             raise InvalidInputError(
                 f"labels of matchings must hold a partner, or −1, for each of {n} nodes, shape (..., {n}); "
@@ -144,20 +150,20 @@ class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[report
         if self.perfect:
             reject_labels(alone & (node < lengths), labels, "a node has no partner; pass perfect=False to allow that")
         instance, low = (node < labels).nonzero().unbind(1)
-        keys = low * n + labels[instance, low]
-        edges, count = (torch.from_numpy(pairs).to(labels.device) for pairs in graph.find_edges(keys.cpu().numpy()))
+        rows, nodes, partners = (t.cpu().numpy() for t in (instance, low, labels[instance, low]))
+        found = self.find_edges(rows, nodes, partners, like)
+        edges, count = (torch.from_numpy(pairs).to(labels.device) for pairs in found)
         joining = torch.ones_like(labels).index_put((instance, low), count)
         reject_labels(joining < 1, labels, "no edge joins a node and its partner")
         reject_labels(joining > 1, labels, "parallel edges join a node and its partner; pass y instead of labels")
-        y = like.new_zeros(len(labels), len(graph.ends))
+        y = like.new_zeros(len(labels), self.ends_of(like).shape[1])
         y[instance, edges] = 1
         return self.as_parts(y, like)
 
     def decode(self, y: Tensor) -> Tensor:
-        graph = self.graph_of(y)
         instance, edge = self.edge_scores(y).nonzero().unbind(1)
-        partners = torch.full((len(y), len(graph.nodes)), -1, device=y.device)
-        low, high = torch.tensor(graph.ends, device=y.device)[edge].unbind(1)
+        partners, ends = torch.full((len(y), self.most_nodes(y)), -1, device=y.device), self.ends_of(y)
+        low, high = torch.tensor(ends, device=y.device)[instance if len(ends) > 1 else 0, edge].unbind(1)
         partners[instance, low], partners[instance, high] = high, low
         return partners
 
@@ -166,11 +172,11 @@ class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[report
     def argmax(self, theta: Tensor) -> Tensor:
         from .kernels.matching.argmax import best_matchings
 
-        graph = self.graph_of(theta)
+        theta = self.without_padding(theta)
         scores, nodes = to_numpy(self.edge_scores(theta).double(), self.nodes_in_use(theta))
-        y, feasible = np.zeros(scores.shape), np.empty(len(scores), np.bool_)
-        work = OPERATIONS * scores.size * max(len(graph.nodes), 1)
-        parallel_rows(best_matchings, len(scores), graph.ends, scores, nodes, self.perfect, y, feasible, work=work)
+        y, feasible, ends = np.zeros(scores.shape), np.empty(len(scores), np.bool_), self.ends_of(theta)
+        work = OPERATIONS * scores.size * max(self.most_nodes(theta), 1)
+        parallel_rows(best_matchings, len(scores), ends, scores, nodes, self.perfect, y, feasible, work=work)
         if not feasible.all():
             indices = np.flatnonzero(~feasible).tolist()
             raise InfeasibleError(
@@ -186,14 +192,13 @@ class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[report
         return not self.perfect
 
     def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
-        graph = self.graph_of(theta)
         scores, forced = self.edge_scores(theta), self.edge_scores(low) > 0
         # A forced edge excludes the other edges at both of its nodes, which may be parallel edges.
-        at_node = scores.new_zeros(len(scores), max(len(graph.nodes), 1))
-        ends = torch.tensor(graph.ends, device=theta.device)
-        for side in ends.unbind(1):
-            at_node.index_add_(1, side, forced.to(at_node))
-        taken = (at_node[:, ends] > 0).any(2)
+        at_node = scores.new_zeros(len(scores), max(self.most_nodes(theta), 1))
+        sides = torch.tensor(self.ends_of(theta), device=theta.device).expand(*scores.shape, 2).unbind(2)
+        for side in sides:
+            at_node.scatter_add_(1, side, forced.to(at_node))
+        taken = torch.stack([at_node.gather(1, side) > 0 for side in sides]).any(0)
         scores = scores.masked_fill((self.edge_scores(high) < 1) | (taken & ~forced), -torch.inf)
         # Nothing competes with a forced edge. Any positive score adds it to a matching that need not be perfect.
         scores = torch.where(forced & ~scores.isneginf(), 1.0, scores)
@@ -203,6 +208,9 @@ class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[report
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all matchings, perfect or not as the option says, (|Y|, *event); at most a million."""
         like = torch.zeros(1, *event_shape, dtype=torch.float64, device="cpu")
+        if self.is_batch:
+            matchings = (graph := self.alone()).enumerate((len(graph.edges.ends),))
+            return pad(matchings, (0, like.shape[1] - matchings.shape[1]))
         graph, nodes = self.graph_of(like), int(self.nodes_in_use(like)[0])
         ends = torch.tensor(graph.ends, device="cpu")
         chosen = torch.zeros(1, len(ends), dtype=torch.bool, device="cpu")

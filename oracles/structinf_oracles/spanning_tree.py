@@ -23,7 +23,7 @@ from structinf.shapes import Bool, Float
 from structinf.validation import check_count, check_enumerable, check_feasible
 
 from .common.labels import indicators, nonzero_positions, reject_labels
-from .common.undirected_graphs import ScoredEdges, above_diagonal
+from .common.scored_edges import ScoredEdges, above_diagonal
 from .kernels.arborescence import dispatch
 
 if TYPE_CHECKING:
@@ -47,15 +47,19 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
       forbids an edge.
     - Structure y, same shape as θ: 1 for each edge of the tree; 0 on and below the diagonal.
     - Labels, shape (..., n − 1, 2): the pairs of nodes i < j joined by the edges of the tree, in order, padded with
-      −1. With ``edges``, shape (..., n − 1): the numbers of the edges.
+      −1. With ``edges``, shape (..., n − 1): the numbers of the edges, padded with −1 in a batch of graphs.
     - Instance data ``lengths``, shape (...), without ``edges`` only: the number of nodes in use, an integer in [0,
       n]. Default: n.
+    - Instance data ``graph_index``, shape (...), with a batch of graphs: the number of each instance's graph. Default:
+      instance b has graph b.
 
     Parameters
     ----------
-    edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.Graph, optional
+    edges : (E, 2) integer array, sequence of pairs of hashable nodes, networkx.Graph, or GraphBatch, optional
         The edges of the graph. Default: all pairs of nodes. The edges of a networkx.Graph are in the order of its
-        ``edges``. Parallel edges have separate scores, and a tree has at most one of them.
+        ``edges``. A :class:`structinf.GraphBatch` of undirected graphs, or a list of networkx graphs or arrays, has a
+        graph for each instance. E is then the largest number of edges, n the largest number of nodes, and parts beyond
+        the edges of a graph are padding. Parallel edges have separate scores, and a tree has at most one of them.
 
     Raises
     ------
@@ -108,6 +112,9 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.is_batch:
+            self._graphs.check_connected()
+            return
         if self.edges is None:
             return
         if not self.edges.nodes:
@@ -127,7 +134,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         return 2 if self.edges is None else 1
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        nodes = len(self.graph_of(like).nodes)
+        nodes = self.most_nodes(like)
         expected_shape = (nodes - 1, 2) if self.edges is None else (nodes - 1,)
         if labels.shape[1:] != expected_shape:
             what = "pairs of nodes" if self.edges is None else "numbers of edges"
@@ -138,7 +145,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         lengths = self.nodes_in_use(like).expand(len(labels))
         used = torch.arange(nodes - 1, device=labels.device) < lengths[:, None] - 1
         labels = labels.long()
-        count = lengths[:, None, None] if self.edges is None else like.shape[1]
+        count = lengths[:, None, None] if self.edges is None else self.edge_counts(labels.new_empty(like.shape))
         where = used.unflatten(1, (nodes - 1, 1)) if self.edges is None else used
         reject_labels(
             where & ((labels < 0) | (labels >= count)),
@@ -153,8 +160,9 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
             ends = torch.stack([least, largest], 2)
             positions = least * nodes + largest
         else:
-            positions = labels.clamp(-1, like.shape[1] - 1)
-            ends = torch.tensor(self.edges.ends, device=labels.device)[positions]
+            positions = labels.where(used, 0).clamp(0, max(like.shape[1] - 1, 0))
+            known, chosen = torch.tensor(self.ends_of(like), device=labels.device), positions.unsqueeze(2)
+            ends = known.expand(len(labels), -1, 2).gather(1, chosen.expand(-1, -1, 2)) * used.unsqueeze(2)
         joined = torch.arange(nodes, device=labels.device).expand(len(labels), nodes)
         for pair in ends.unbind(1):
             joined = _join(joined, *pair.unbind(1))
@@ -168,7 +176,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         return indicators(positions, used, like.shape[1:].numel(), like).reshape(len(labels), *like.shape[1:])
 
     def decode(self, y: Tensor) -> Tensor:
-        nodes = len(self.graph_of(y).nodes)
+        nodes = self.most_nodes(y)
         positions = nonzero_positions(y.flatten(1), nodes - 1)
         if self.edges is not None:
             return positions
@@ -182,13 +190,14 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     def argmax(self, theta: Tensor) -> Tensor:
         from .kernels.spanning_tree import argmax
 
+        theta = self.without_padding(theta)
         trees, feasible = zeros(*theta.shape, dtype=theta.dtype), np.empty(len(theta), np.bool_)
         scores, y, lengths = to_numpy(theta, trees, self.nodes_in_use(theta))
         if self.edges is None:
             parallel_rows(argmax.prim, len(theta), scores, lengths, y, feasible, work=2 * theta.numel())
         else:
-            graph, work = (self.edges.ends, len(self.edges.nodes)), 8 * theta.numel()
-            parallel_rows(argmax.boruvka, len(theta), scores, *graph, y, feasible, work=work)
+            work = 8 * theta.numel()
+            parallel_rows(argmax.boruvka, len(theta), scores, self.ends_of(theta), lengths, y, feasible, work=work)
         check_feasible(torch.from_numpy(feasible), TREE)
         return trees.to(theta.device)
 
@@ -207,6 +216,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         # scores. Each tree with e comes from fewer than E n trees. So a score of e above all others by the range + 100
         # leaves trees without e a share of exp(−100) E n, which is below rounding. Eliminations without subtraction
         # compute these sums to full precision.
+        theta = self.without_padding(theta)
         scores, forced = theta.masked_fill(high < 1, -torch.inf), (low > 0) & ~theta.isneginf()
         finite = scores > -torch.inf
         largest = scores.flatten(1).amax(1)
@@ -265,8 +275,8 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         feasible, edges = sums.sample(scores, n, graph, generator)
         check_feasible(feasible, TREE)
         edges = edges.flatten(0, 1)
-        where = edges if self.edges is not None else pad(graph.keys, (0, 1))[edges]
-        return indicators(where, edges >= 0, theta.shape[1:].numel(), theta).reshape(n, *theta.shape)
+        where = edges if self.edges is not None else pad(graph.keys[0], (0, 1))[edges]
+        return indicators(where, edges >= 0, theta.shape[1:].numel(), theta).reshape(n, len(scores), *theta.shape[1:])
 
     def _is_matrix_on_gpu(self, theta: Tensor) -> bool:
         return self.edges is None and theta.shape[1] > 1 and uses_triton(theta)
@@ -282,17 +292,19 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         """Return the scores of the edges in float64, and the graph."""
         from .kernels.spanning_tree.sums import Multigraph
 
-        graph = self.graph_of(theta)
-        keys, mirrored, pair, edges_of_pairs = graph.tables_on(theta.device)
-        lengths = self.nodes_in_use(theta)
-        weighted = Multigraph(len(graph.nodes), keys, mirrored, pair, edges_of_pairs, lengths, graph.is_simple)
-        return self.edge_scores(theta).double(), weighted
+        tables, lengths = self.pairs_of(theta), self.nodes_in_use(theta)
+        weighted = Multigraph(self.most_nodes(theta), *tables, lengths, self.is_simple(theta), self.is_batch)
+        return self.edge_scores(self.without_padding(theta)).double(), weighted
 
     # -- all trees -------------------------------------------------------------------------
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all trees, (|Y|, *event), at most a million. A matrix θ has n^(n − 2) trees."""
         like = torch.zeros(1, *event_shape, dtype=torch.float64, device="cpu")
+        if self.is_batch:
+            graph = self.alone()
+            trees = graph.enumerate((len(graph.edges.ends),))
+            return pad(trees, (0, like.shape[1] - trees.shape[1]))
         nodes = int(self.nodes_in_use(like)[0])
         trees = self.log_partition(like).item()  # the logarithm of the number of trees
         count = round(math.exp(trees)) if trees < 40 else 10 ** round(trees / math.log(10))

@@ -89,7 +89,7 @@ class Graph:
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidInputError(
                 f"{cls.option} must be an (E, 2) integer array, a sequence of pairs of hashable nodes, or a "
-                f"networkx graph, got a {type(graph).__name__}: {error}; path and dag_path also take different graphs: "
+                f"networkx graph, got a {type(graph).__name__}: {error}; for different graphs in a batch, pass "
                 "structinf.GraphBatch.of(graphs)"
             ) from error
 

@@ -27,8 +27,9 @@ G = TypeVar("G", bound=Graph)
 class GraphBatch:
     """Different graphs of the instances of a batch.
 
-    A batch of graphs is the option ``graph`` of ``dag_path`` and ``path``. For oracles with scores of all pairs of
-    nodes, such as ``spanning_tree`` and ``matching``, :meth:`to_matrices` makes scores of pairs.
+    A batch of graphs is the option ``graph`` of ``dag_path``, ``path`` and ``flow``, and the option ``edges`` of
+    ``spanning_tree`` and ``matching``. For oracles with scores of all pairs of nodes, such as ``arborescence``,
+    :meth:`to_matrices` makes scores of pairs.
 
     Scores have one row for each graph, (G, E), padded to the largest number of edges E. :meth:`pad` makes such rows
     from the scores of all edges one after another, and :meth:`unpad` is its inverse.

@@ -317,3 +317,149 @@ def test_wrong_graphs_with_cycles() -> None:
         si.relax(-torch.ones(2, 3), "path", "map", graph=[ring, np.array([[0, 1]])], terminals=[[0, 2], [0, 2]])
     with pytest.raises(InvalidInputError, match="directed=True differs"):
         si.get_oracle("path", graph=si.GraphBatch.of([ring], directed=False), directed=True)
+
+
+# ----------------------------------------------------------------------------- lists of undirected edges
+
+
+def undirected_graphs() -> list[np.ndarray]:
+    """Connected graphs of different even sizes, with a perfect matching, parallel edges and equal graphs."""
+    rng = np.random.default_rng(0)
+    graphs = []
+    for n in (2, 6, 4, 6, 4):
+        ring = [(i + 1, i) for i in range(n - 1)]
+        others = [tuple(rng.permutation(n)[:2].tolist()) for _ in range(n)]
+        graphs.append(np.array([*ring, *others, ring[0]]))
+    return [*graphs, graphs[2]]
+
+
+ROOMS = undirected_graphs()
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("spanning_tree", {}),
+    ("matching", {"perfect": True}),
+    ("matching", {"perfect": False}),
+]
+
+
+def room_scores(batch: si.GraphBatch, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(len(batch), batch.most_edges, dtype=dtype, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_lists_of_edges_one_by_one(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+    batch = si.GraphBatch.of(ROOMS, directed=False)
+    theta, oracle = room_scores(batch, dtype), si.get_oracle(name, edges=batch, **options)
+    theta[4] = theta[4].round()  # ties
+    y = oracle.argmax(theta)
+    assert torch.equal(si.relax(theta, name, "map", edges=ROOMS, **options), y)
+    if name == "spanning_tree":
+        assert torch.equal(oracle.encode(oracle.decode(y), theta), y)
+    best, values, valid = oracle.topk(theta, 4)
+    mean = si.relax(theta.double(), oracle, si.get_relaxation("sparsemap").exact())
+    for b, graph in enumerate(ROOMS):
+        alone, own, size = si.get_oracle(name, edges=graph, **options), theta[b : b + 1, : len(graph)], len(graph)
+        assert torch.equal(y[b, :size], alone.argmax(own)[0])
+        assert not y[b, size:].any()
+        parts, scores_of_parts, exists = alone.topk(own, 4)
+        assert torch.equal(best[:, b, :size], parts[:, 0])
+        assert torch.equal(values[:, b], scores_of_parts[:, 0])
+        assert torch.equal(valid[:, b], exists[:, 0])
+        labels, expected = oracle.decode(y)[b], alone.decode(alone.argmax(own))[0]
+        assert torch.equal(labels[: len(expected)], expected)
+        assert (labels[len(expected) :] == -1).all()
+        exact = si.relax(own.double(), alone, si.get_relaxation("sparsemap").exact())
+        torch.testing.assert_close(mean[b, :size], exact[0], atol=1e-9, rtol=0)
+        every = alone.enumerate((size,))
+        assert torch.equal(oracle[b : b + 1].enumerate((batch.most_edges,))[:, :size], every)
+        assert (every.double() @ own[0].double()).max() == pytest.approx(values[0, b].item())
+
+
+def test_sums_over_trees_of_lists_of_edges() -> None:
+    simple = [np.unique(np.sort(graph, 1), axis=0) for graph in ROOMS]
+    for graphs in (ROOMS, simple, [np.array([[0, 1]]), ROOMS[1]]):
+        batch = si.GraphBatch.of(graphs, directed=False)
+        oracle, theta = si.get_oracle("spanning_tree", edges=batch), room_scores(batch).requires_grad_()
+        assert theta.is_leaf
+        mean, log_z = si.relax(theta, oracle, "marginals"), si.log_partition(theta, oracle)
+        entropy, counts = si.entropy(theta, oracle), si.count(theta, oracle)
+        weight = torch.arange(batch.most_edges, dtype=torch.float64)
+        (gradient,) = torch.autograd.grad((mean * weight).sum(), theta)
+        samples = si.sample(theta.detach(), oracle, 2000, generator=torch.Generator().manual_seed(0))
+        for b, graph in enumerate(graphs):
+            alone, size = si.get_oracle("spanning_tree", edges=graph), len(graph)
+            own = theta[b, :size].detach().clone().requires_grad_()
+            own_mean = si.relax(own, alone, "marginals")
+            (own_gradient,) = torch.autograd.grad((own_mean * weight[:size]).sum(), own)
+            assert torch.equal(mean[b, :size], own_mean)
+            assert not mean[b, size:].any()
+            assert torch.equal(log_z[b], si.log_partition(own, alone))
+            assert torch.equal(gradient[b, :size], own_gradient)
+            assert not gradient[b, size:].any()
+            torch.testing.assert_close(entropy[b], si.entropy(own, alone), rtol=1e-12, atol=1e-12)
+            assert [counts[b]] == si.count(own, alone)
+            torch.testing.assert_close(samples[:, b].mean(0)[:size], own_mean, atol=0.06, rtol=0)
+            assert (samples[:, b].sum(1) == graph.max()).all()
+        assert gradcheck(lambda t, o=oracle: si.relax(t, o, "marginals"), theta)
+    oracle = si.get_oracle("spanning_tree", edges=ROOMS)
+    theta = room_scores(oracle.edges).requires_grad_()
+    gold = oracle.argmax(-theta.detach())
+    loss = si.FenchelYoungLoss(oracle, "marginals", reduction="none")
+    assert gradcheck(lambda t: loss(t, gold), theta)
+    draws = si.sample(theta.detach(), oracle, 1, replacement=False)
+    assert (draws[0].sum(1) == torch.tensor([graph.max() for graph in ROOMS])).all()
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_conformance_of_lists_of_edges(name: str, options: dict[str, Any]) -> None:
+    last = [0, 3] if name == "matching" else [1, 0]  # labels of matchings do not tell parallel edges apart
+    graphs = [np.array([[0, 1], [1, 2], [2, 3], [1, 3], last]), np.array([[0, 1], [1, 0]])[: 1 + (last == [1, 0])]]
+    oracle = si.get_oracle(name, edges=graphs, **options)
+    check_oracle(oracle, (5,), instance_data={"graph_index": [0, 1]}, dtypes=[torch.float64])
+
+
+def test_rows_and_errors_of_lists_of_edges() -> None:
+    batch = si.GraphBatch.of(ROOMS, directed=False)
+    theta, oracle = room_scores(batch), si.get_oracle("spanning_tree", edges=batch)
+    whole, index = si.relax(theta, oracle, "marginals"), torch.tensor([4, 0, 4])
+    assert torch.equal(si.relax(theta[index], oracle, "marginals", graph_index=index), whole[index])
+    assert torch.equal(pickle.loads(pickle.dumps(oracle)).marginals(theta), whole)
+    names = [networkx.Graph([("a", "b"), ("b", "c")]), networkx.Graph([("x", "y")])]
+    assert si.relax(torch.zeros(2, 2), "spanning_tree", "map", edges=names).tolist() == [[1, 1], [1, 0]]
+    theta[2, : len(ROOMS[2])] = -INF
+    with pytest.raises(InfeasibleError) as error:
+        si.relax(theta, oracle, "marginals")
+    assert error.value.batch_index == 2
+    zero = si.relax(theta, oracle, "marginals", on_infeasible="zero")
+    assert not zero[2].any()
+    assert torch.equal(zero[[0, 1, 3]], whole[[0, 1, 3]])
+    labels = oracle.decode(whole.round() * 0 + oracle.argmax(room_scores(batch)))
+    labels[2, 0] = labels[2, 1]
+    with pytest.raises(InvalidInputError, match="nodes stay unconnected at batch index 2"):
+        oracle.encode(labels, theta)
+    with pytest.raises(InvalidInputError, match="out of range at batch index 0"):
+        oracle.encode(torch.full_like(labels, 9), theta)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("spanning_tree", {"edges": [np.array([[0, 1]]), np.array([[0, 1], [2, 3]])]}, "graph 1 .* connects 0 and 2"),
+        ("spanning_tree", {"edges": [np.array([[0, 1]]), np.array([[1, 1]])]}, "edge 0 of graph 1 .* to itself"),
+        ("spanning_tree", {"edges": si.GraphBatch.of([np.array([[0, 1]])])}, "pass directed=False to GraphBatch"),
+        ("matching", {"edges": [networkx.DiGraph([(0, 1)])]}, "graph 0 of the batch must be undirected"),
+        ("matching", {"edges": [np.array([[0, 1]]), np.array([[0, 1], [1, 2]])]}, "graph 1 .* an even number"),
+    ],
+)
+def test_wrong_lists_of_edges(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        si.get_oracle(name, **options)
+
+
+def test_wrong_data_of_lists_of_edges() -> None:
+    with pytest.raises(InvalidInputError, match="graph_index needs a batch of graphs; pass edges="):
+        si.relax(torch.zeros(1), "matching", "map", edges=[(0, 1)], graph_index=0)
+    with pytest.raises(InvalidInputError, match="for different graphs in a batch, pass edges="):
+        si.relax(torch.zeros(2), "matching", "map", edges=[(0, 1)])
+    with pytest.raises(InvalidInputError, match="lengths must not be given with a list of edges"):
+        si.relax(torch.zeros(2, 2), "matching", "map", edges=[np.array([[0, 1], [1, 0]])] * 2, lengths=[2, 2])

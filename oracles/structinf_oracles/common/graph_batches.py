@@ -20,12 +20,26 @@ from structinf.validation import check_instances
 from .labels import reject_labels
 from .subsets import elements_in_use
 
-__all__ = ["PathBatch", "check_edge_labels", "check_graph_index", "edges_in_use", "numbers_of_nodes"]
+__all__ = [
+    "PathBatch",
+    "check_edge_labels",
+    "check_graph_index",
+    "counts_of_edges",
+    "edges_in_use",
+    "graphs_of",
+    "numbers_of_nodes",
+]
+
+
+def graphs_of(oracle: Oracle) -> GraphBatch:
+    """Return the batch of graphs of an oracle, its option ``graph`` or ``edges``."""
+    options = vars(oracle)
+    return options["graph"] if "graph" in options else options["edges"]
 
 
 def check_graph_index(oracle: Oracle, theta: Tensor) -> None:
     """Raise InvalidInputError unless θ has the padded edges, and ``graph_index`` names graphs of the batch."""
-    graphs: GraphBatch = vars(oracle)["graph"]
+    graphs = graphs_of(oracle)
     index = oracle.bound["graph_index"]
     if theta.shape[1] != graphs.most_edges:
         raise InvalidInputError(
@@ -62,23 +76,23 @@ def check_edge_labels(oracle: Oracle, labels: Tensor, used: Tensor, count: int, 
     """
     size: int | Tensor = count
     reason = f"{what} must lie between 0 and {count - 1}"
-    if isinstance(vars(oracle)["graph"], GraphBatch):
-        size = _counts_of_edges(oracle, labels.device).unsqueeze(1)
+    if isinstance(graphs_of(oracle), GraphBatch):
+        size = counts_of_edges(oracle, labels.device).unsqueeze(1)
         reason = f"{what} must be numbers of edges of the instance's graph"
     reject_labels(used & ((labels < 0) | (labels >= size)), labels, reason)
 
 
 def edges_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "rows edges"] | None:
     """Mask the edges of the graph of each instance; None if all graphs have the same number of edges."""
-    counts: np.ndarray = vars(oracle)["graph"].edge_counts
+    counts = graphs_of(oracle).edge_counts
     if (counts == theta.shape[1]).all():
         return None
-    return elements_in_use(_counts_of_edges(oracle, theta.device), theta)
+    return elements_in_use(counts_of_edges(oracle, theta.device), theta)
 
 
-def _counts_of_edges(oracle: Oracle, device: torch.device) -> Tensor:
+def counts_of_edges(oracle: Oracle, device: torch.device) -> Tensor:
     """Return the number of edges of the graph of each instance, (B,)."""
-    counts = torch.tensor(vars(oracle)["graph"].edge_counts, device=device)
+    counts = torch.tensor(graphs_of(oracle).edge_counts, device=device)
     return counts[oracle.bound["graph_index"].to(device)]
 
 

@@ -124,7 +124,9 @@ def best_matchings(start, stop, ends, scores, nodes, perfect, y, feasible):
 
     Parameters
     ----------
-    ends, perfect
+    ends : (B | 1, E, 2) int64
+        The nodes joined by each edge.
+    perfect
         As for :func:`solve`.
     scores : (B, E) float64
         Scores.
@@ -136,7 +138,7 @@ def best_matchings(start, stop, ends, scores, nodes, perfect, y, feasible):
         Written: whether there is such a matching.
     """
     for b in range(start, stop):
-        feasible[b], s = solve(ends, scores[b], nodes[b], perfect)
+        feasible[b], s = solve(ends[b if len(ends) > 1 else 0], scores[b], nodes[b], perfect)
         if feasible[b]:
             for v in range(nodes[b]):
                 if s.node[v].mate >= 0:

@@ -77,32 +77,37 @@ def _root(parent, node):
 
 
 @jit
-def boruvka(start, stop, theta, ends, nodes, y, feasible):
+def boruvka(start, stop, theta, ends, lengths, y, feasible):
     """Find the best trees of the instances start : stop.
 
     Parameters
     ----------
     theta : (B, E) float32 or float64
         Scores of the edges.
-    ends : (E, 2) int64
+    ends : (B | 1, E, 2) int64
         The nodes joined by each edge.
-    nodes : int
-        The number of nodes.
+    lengths : (B,) int64
+        The numbers of nodes.
     y, feasible
         As for :func:`prim`, with ``y`` in the form of θ.
     """
-    parent, label = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
-    # The best score of an edge out of each tree, and the place of this edge.
-    top, best = np.empty(nodes, theta.dtype), np.empty(nodes, np.int64)
-    # The edges between different trees, in order: their numbers, scores and trees.
-    number, score = np.empty(len(ends), np.int64), np.empty(len(ends), theta.dtype)
-    one, other = np.empty(len(ends), np.int64), np.empty(len(ends), np.int64)
+    size = 0
     for b in range(start, stop):
-        trees, count = nodes, 0
-        for v in range(nodes):
+        size = max(size, lengths[b])
+    parent, label = np.empty(size, np.int64), np.empty(size, np.int64)
+    # The best score of an edge out of each tree, and the place of this edge.
+    top, best = np.empty(size, theta.dtype), np.empty(size, np.int64)
+    # The edges between different trees, in order: their numbers, scores and trees.
+    edges = theta.shape[1]
+    number, score = np.empty(edges, np.int64), np.empty(edges, theta.dtype)
+    one, other = np.empty(edges, np.int64), np.empty(edges, np.int64)
+    for b in range(start, stop):
+        pair = ends[b if len(ends) > 1 else 0]
+        trees, count = lengths[b], 0
+        for v in range(trees):
             label[v] = v
-        for e in range(len(ends)):
-            number[count], score[count], one[count], other[count] = e, theta[b, e], ends[e, 0], ends[e, 1]
+        for e in range(edges):
+            number[count], score[count], one[count], other[count] = e, theta[b, e], pair[e, 0], pair[e, 1]
             count += 1 if theta[b, e] > -np.inf else 0
         while trees > 1 and count > 0:
             scanned, count = count, 0

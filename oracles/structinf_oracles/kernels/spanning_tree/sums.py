@@ -25,21 +25,27 @@ __all__ = ["Multigraph", "covariance_product", "log_partition", "log_partition_a
 
 
 class Multigraph(NamedTuple):
-    """An undirected graph as index tensors, with the number of nodes used by each instance."""
+    """An undirected graph as index tensors, or a graph of each instance, with the number of nodes of each instance.
+
+    The tables of an instance with fewer edges than E are padded: keys with a number above the keys of all pairs, pairs
+    with P, and edges with E.
+    """
 
     nodes: int
     keys: Tensor
-    """(P,): the pairs i < j of nodes joined by edges, as i n + j, in order."""
+    """(1 | B, P): the pairs i < j of nodes joined by edges, as i n + j, in order."""
     mirrored: Tensor
-    """(P,): the same pairs as j n + i."""
+    """(1 | B, P): the same pairs as j n + i."""
     pair: Tensor
-    """(E,): the pair of each edge."""
+    """(1 | B, E): the pair of each edge."""
     edges_of_pairs: Tensor
-    """(P, M): the edges of each pair, padded with E."""
+    """(1 | B, P, M): the edges of each pair, padded with E."""
     lengths: Tensor
     """(B,): the number of nodes in use, the first nodes; at least 1."""
     is_simple: bool
     """Whether the edges are the pairs, in order, without parallel edges."""
+    has_padding: bool
+    """Whether the tables have a row for each instance, and may be padded; otherwise one row without padding."""
 
 
 def log_partition(scores: Tensor, graph: Multigraph) -> Tensor:
@@ -54,7 +60,7 @@ def log_partition_and_marginals(scores: Tensor, graph: Multigraph) -> tuple[Tens
     merged = _merged(scores, graph)
     value, means = dispatch.log_partition_and_marginals(*_arcs(merged, graph))
     means = _both_ways(means, graph)
-    return value, means if graph.is_simple else means[:, graph.pair] * _shares(scores, merged, graph)
+    return value, means if graph.is_simple else _of_edges(means, graph) * _shares(scores, merged, graph)
 
 
 def covariance_product(scores: Tensor, v: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
@@ -66,10 +72,11 @@ def covariance_product(scores: Tensor, v: Tensor, graph: Multigraph) -> tuple[Te
         value, product = dispatch.covariance_product(arcs, _arcs(v, graph, missing=0.0)[0], words)
         return value, _both_ways(product, graph)
     shares = _shares(scores, merged, graph)
-    mean = pad(shares * v, (0, 1))[:, graph.edges_of_pairs].sum(2)
+    mean = _pick(pad(shares * v, (0, 1)), graph.edges_of_pairs).sum(2)
     value, product = dispatch.covariance_product(arcs, _arcs(mean, graph, missing=0.0)[0], words)
-    means = _both_ways(dispatch.log_partition_and_marginals(arcs, words)[1], graph)[:, graph.pair]
-    return value, shares * (_both_ways(product, graph)[:, graph.pair] + means * (v - mean[:, graph.pair]))
+    means = _of_edges(_both_ways(dispatch.log_partition_and_marginals(arcs, words)[1], graph), graph)
+    along = _of_edges(_both_ways(product, graph), graph)
+    return value, shares * (along + means * (v - _of_edges(mean, graph)))
 
 
 def sample(
@@ -92,33 +99,51 @@ def sample(
     none = (heads < 0) | (graph.lengths < 2)[:, None]
     # The pair of nodes that each arc joins, P for none.
     key = torch.minimum(heads, word) * graph.nodes + torch.maximum(heads, word)
-    pair = torch.searchsorted(graph.keys, key).masked_fill(none, len(graph.keys))
+    pairs = graph.keys.shape[1]
+    if not graph.has_padding:
+        pair = torch.searchsorted(graph.keys[0], key).masked_fill(none, pairs)
+    else:
+        place = torch.searchsorted(graph.keys, key.transpose(0, 1).flatten(1))
+        pair = place.unflatten(1, (n, -1)).transpose(0, 1).masked_fill(none, pairs)
     edges = pair
     if not graph.is_simple:
         edges_of_pairs = pad(graph.edges_of_pairs, (0, 0, 0, 1), value=scores.shape[1])
-        shares = pad(_shares(scores, merged, graph), (0, 1))[:, edges_of_pairs]
-        shares = shares[torch.arange(len(scores), device=pair.device)[:, None], pair].cumsum(-1)
+        shares = _pick(pad(_shares(scores, merged, graph), (0, 1)), edges_of_pairs)
+        row = torch.arange(len(scores), device=pair.device)[:, None]
+        shares = shares[row, pair].cumsum(-1)
         device = generator.device if generator is not None else "cpu"
         drawn = torch.rand(pair.shape, dtype=shares.dtype, generator=generator, device=device).to(pair.device)
         # 1 − drawn lies in (0, 1], so that no edge with a share of 0 is drawn.
         at = (1 - drawn)[..., None] * shares[..., -1:]
-        edges = edges_of_pairs[pair, (shares < at).sum(-1)]
+        edges = edges_of_pairs[row if graph.has_padding else 0, pair, (shares < at).sum(-1)]
     return feasible, edges.masked_fill(none, -1)
 
 
 # ----------------------------------------------------------------------------- conversion to arcs and back
 
 
+def _pick(values: Tensor, index: Tensor) -> Tensor:
+    """Return the ``values`` (B, X) at the positions ``index`` (1 | B, ...), (B, ...)."""
+    if len(index) == 1:
+        return values[:, index[0]]
+    return values.gather(1, index.flatten(1)).unflatten(1, index.shape[1:])
+
+
+def _of_edges(values: Tensor, graph: Multigraph) -> Tensor:
+    """Return for each edge the number of its pair, (B, E), for ``values`` (B, P); 0 in the padding."""
+    return _pick(pad(values, (0, 1)) if graph.has_padding else values, graph.pair)
+
+
 def _merged(scores: Tensor, graph: Multigraph) -> Tensor:
     """Return the scores of the pairs of nodes, (B, P)."""
     if graph.is_simple:
         return scores
-    return logsumexp(pad(scores, (0, 1), value=float("-inf"))[:, graph.edges_of_pairs], 2)
+    return logsumexp(_pick(pad(scores, (0, 1), value=float("-inf")), graph.edges_of_pairs), 2)
 
 
 def _shares(scores: Tensor, merged: Tensor, graph: Multigraph) -> Tensor:
     """Return w, (B, E): 0 for forbidden edges."""
-    return torch.where(torch.isneginf(scores), 0.0, (scores - merged[:, graph.pair]).exp())
+    return torch.where(torch.isneginf(scores), 0.0, (scores - _of_edges(merged, graph)).exp())
 
 
 def _arcs(values: Tensor, graph: Multigraph, missing: float = float("-inf")) -> tuple[Tensor, Tensor]:
@@ -128,8 +153,12 @@ def _arcs(values: Tensor, graph: Multigraph, missing: float = float("-inf")) -> 
     tree.
     """
     size = max(graph.nodes, 2)
-    arcs = values.new_full((len(values), size * size), missing)
-    arcs = arcs.index_copy(1, graph.keys, values).index_copy(1, graph.mirrored, values)
+    if not graph.has_padding:
+        arcs = values.new_full((len(values), size * size), missing)
+        arcs = arcs.index_copy(1, graph.keys[0], values).index_copy(1, graph.mirrored[0], values)
+    else:  # the last column takes the padding
+        arcs = values.new_full((len(values), size * size + 1), missing)
+        arcs = arcs.scatter(1, graph.keys, values).scatter(1, graph.mirrored, values)[:, :-1]
     alone = graph.lengths < 2
     if bool(alone.any()):
         is_first = torch.arange(size * size, device=values.device) == 1
@@ -140,5 +169,9 @@ def _arcs(values: Tensor, graph: Multigraph, missing: float = float("-inf")) -> 
 def _both_ways(arcs: Tensor, graph: Multigraph) -> Tensor:
     """Return the sums of the two arcs of each pair, (B, P); 0 for an instance with a single node."""
     flat = arcs.flatten(1)
-    total = flat.index_select(1, graph.keys).add_(flat.index_select(1, graph.mirrored))
+    if not graph.has_padding:
+        total = flat.index_select(1, graph.keys[0]).add_(flat.index_select(1, graph.mirrored[0]))
+    else:
+        flat = pad(flat, (0, 1))
+        total = flat.gather(1, graph.keys).add_(flat.gather(1, graph.mirrored))
     return total.masked_fill_((graph.lengths < 2)[:, None], 0.0)
