@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -29,12 +29,14 @@ class BinaryTree(HypergraphProgram):
     Single words are spans too.
 
     - Scores θ, shape (..., n, n): θ[i, j] is the score of the span [i, j]. Entries with i > j are never read. −inf
-      forbids a span. With ``labelled``, shape (..., n, n, L): the score of each span with each of L labels.
-    - Structure y, same shape as θ: 1 for each span of the tree, with ``labelled`` at the label of the span. Entries
-      with i > j and the padding are 0.
+      forbids a span. With ``labelled``, shape (..., n, n, L): the score of each span with each of L labels. With U
+      ``unary_rules``, shape (..., n, n, L + U): the scores of each span with each label alone, and then the scores of
+      each span with each unary rule.
+    - Structure y, same shape as θ: 1 for each span of the tree, with ``labelled`` at the label or the unary rule of the
+      span. Entries with i > j and the padding are 0.
     - Labels, shape (..., 2n − 1, 2), or (..., 2n − 1, 3) with ``labelled``: the first word, the last word and the
-      label of each span, in any order. Decoded spans are sorted by their first word, longer spans first. Rows beyond
-      the 2 · length − 1 spans are −1.
+      label of each span, in any order. The label of a span with the unary rule u is L + u. Decoded spans are sorted by
+      their first word, longer spans first. Rows beyond the 2 · length − 1 spans are −1.
     - Instance data ``lengths``, shape (...): the number of words, an integer in [0, n]. Default: n.
 
     Parameters
@@ -46,10 +48,15 @@ class BinaryTree(HypergraphProgram):
         all.
     roots : sequence of int, optional
         Allowed labels of the span of all words, integers in [0, L). Default: all.
+    unary_rules : sequence of (parent, child), optional
+        Unary steps from one label to another label of the same span. A span has at most one step: its own label is then
+        the parent, and the child splits by ``rules`` or is above a single word. The step has one score, without the
+        scores of the two labels alone. Default: no steps.
 
     Notes
     -----
     The recursion is the algorithm of Cocke, Kasami and Younger, O(n³): n³ / 6 hyperedges, or n³ / 6 for each rule.
+    A chain of several unary steps, such as A → B → C, is one rule (A, C) with the score of the chain.
 
     References
     ----------
@@ -73,11 +80,24 @@ class BinaryTree(HypergraphProgram):
     >>> right_branching = BinaryTree(labelled=True, rules=rules, roots=[0])
     >>> right_branching.count(torch.zeros(1, 4, 4, 2))
     [2]
+
+    A noun (label 1) alone can be a noun phrase (label 0). The unary rule adds a fourth score to each span:
+
+    >>> phrases = BinaryTree(
+    ...     labelled=True,
+    ...     rules=[(2, 0, 2)],
+    ...     roots=[2],
+    ...     unary_rules=[(0, 1)],
+    ... )
+    >>> theta = torch.tensor([0.0, 1.0, 0.0, 2.0]).expand(1, 2, 2, 4)
+    >>> phrases.decode(phrases.argmax(theta))[0].tolist()
+    [[0, 1, 2], [0, 0, 3], [1, 1, 2]]
     """
 
     labelled: bool = False
     rules: Sequence[Sequence[int]] | None = None
     roots: Sequence[int] | None = None
+    unary_rules: Sequence[Sequence[int]] | None = None
 
     name: ClassVar[str] = "binary_tree"
     search_terms: ClassVar[tuple[str, ...]] = (
@@ -94,14 +114,23 @@ class BinaryTree(HypergraphProgram):
 
     def __post_init__(self) -> None:
         check_flag("labelled", self.labelled)
-        if not self.labelled and (self.rules is not None or self.roots is not None):
-            raise InvalidInputError("rules and roots restrict labels; pass labelled=True to use them")
+        if not self.labelled and not self.rules is self.roots is self.unary_rules is None:
+            raise InvalidInputError("rules, roots and unary_rules are about labels; pass labelled=True to use them")
         # Tuples make equal options share a cached graph. Duplicate rules would count a tree more than once.
         if self.rules is not None:
-            rules = dict.fromkeys(_labels("rules", rule) for rule in _rows(self.rules))
+            rules = dict.fromkeys(_labels("rules", rule) for rule in _rows("rules", self.rules))
             if wrong := [rule for rule in rules if len(rule) != 3]:
                 raise InvalidInputError(f"rules must be triples of labels (parent, left, right), got {wrong[0]}")
             object.__setattr__(self, "rules", tuple(rules))
+        if self.unary_rules is not None:
+            steps = tuple(_labels("unary_rules", step) for step in _rows("unary_rules", self.unary_rules))
+            if wrong := [step for step in steps if len(step) != 2 or step[0] == step[1]]:
+                raise InvalidInputError(
+                    f"unary_rules must be pairs of different labels (parent, child), got {wrong[0]}"
+                )
+            if len(set(steps)) < len(steps):
+                raise InvalidInputError(f"unary_rules must be different, got {list(steps)}")
+            object.__setattr__(self, "unary_rules", steps)
         if self.roots is not None:
             object.__setattr__(self, "roots", tuple(dict.fromkeys(_labels("roots", self.roots))))
             if not self.roots:
@@ -119,24 +148,31 @@ class BinaryTree(HypergraphProgram):
         n = event_shape[0]
         graph = HypergraphBuilder(event_shape)
         parts = graph.parts.reshape(n, n, -1)
-        labels = parts.shape[2]
+        top, bottom = self._labels_of_parts(parts.shape[2])
         # With rules, a span has a node for each label. Without rules, all labels of a span share one node.
+        labels = parts.shape[2] - len(self.unary_rules or ())
         kinds = 1 if self.rules is None else labels
-        span, split = (np.broadcast_to(nodes, parts.shape) for nodes in graph.nodes(2, n, n, kinds))
+        span, split = (np.broadcast_to(nodes, (n, n, labels)) for nodes in graph.nodes(2, n, n, kinds))
         parent, left, right = self._rules()
         i, j = np.triu_indices(n, 1)
-        graph.add(span[i, j], split[i, j], part=parts[i, j])
+        graph.add(span[i, j][:, top], split[i, j][:, bottom], part=parts[i, j])
         i = np.arange(n)
-        graph.add(span[i, i], part=parts[i, i])
+        graph.add(span[i, i][:, top], part=parts[i, i])
         for width in range(1, n):
             i = np.arange(n - width)[:, None, None]
             j, k = i + width, i + np.arange(width)[:, None]
             graph.add(split[i, j, parent], span[i, k, left], span[k + 1, j, right])
-        roots = list(range(labels) if self.roots is None else self.roots)
+        roots = np.flatnonzero(np.ones_like(top) if self.roots is None else np.isin(top, self.roots))
         goals = graph.nodes(n)
         graph.add(goals[0], part=parts[0, 0, roots])
-        graph.add(goals[1:, None], split[0, 1:][:, roots], part=parts[0, 1:][:, roots])
+        graph.add(goals[1:, None], split[0, 1:][:, bottom[roots]], part=parts[0, 1:][:, roots])
         return graph.build(np.append(-1, np.where(self._have_trees(n, labels), goals, -1)), prune=True)
+
+    def _labels_of_parts(self, kinds: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the label of a span, and the label that splits, for each of the L + U parts of the span, (L + U,)."""
+        steps = np.reshape(self.unary_rules or (), (-1, 2)).astype(np.int64)
+        alone = np.arange(kinds - len(steps))
+        return np.append(alone, steps[:, 0]), np.append(alone, steps[:, 1])
 
     def _rules(self) -> np.ndarray:
         """Return the labels of parents, left halves and right halves, (3, R).
@@ -148,11 +184,13 @@ class BinaryTree(HypergraphProgram):
     def _have_trees(self, n: int, labels: int) -> np.ndarray:
         """Return for 1, ..., n words whether there is a tree, (n,) bool."""
         parent, left, right = self._rules()
+        top, bottom = self._labels_of_parts(labels + len(self.unary_rules or ()))
         has_tree = np.zeros((n + 1, labels), np.bool_)
         has_tree[1] = True
         for words in range(2, n + 1):
             both = has_tree[1:words, left] & has_tree[words - 1 : 0 : -1, right]
-            has_tree[words, parent[both.any(0)]] = True
+            splits = np.isin(np.arange(labels), parent[both.any(0)])
+            has_tree[words, top[splits[bottom]] if self.rules is not None else parent[both.any(0)]] = True
         roots = slice(None) if self.roots is None or self.rules is None else list(self.roots)
         return np.asarray(has_tree[1:, roots].any(1))
 
@@ -160,17 +198,21 @@ class BinaryTree(HypergraphProgram):
 
     def validate(self, theta: Tensor) -> None:
         n, *others = theta.shape[1:]
-        if n < 1 or others[0] != n or 0 in others:
+        steps = len(self.unary_rules or ())
+        if n < 1 or others[0] != n or (self.labelled and others[1] <= steps):
             form = "(n, n, L) of labelled spans" if self.labelled else "(n, n) of spans"
+            form = f"(n, n, L + {steps}) of spans with labels and unary rules" if steps else form
             raise InvalidInputError(
                 f"theta: {self.label()} takes scores {form}, indexed by first and last word, for n >= 1 words; got "
                 f"{tuple(theta.shape[1:])} after the batch dimension"
             )
-        largest = max([*self._rules().flatten().tolist(), *(self.roots or ())], default=0)
-        if self.labelled and largest >= others[1]:
+        rules = [self._rules().flatten(), np.ravel(self.unary_rules or ()), np.array(self.roots or ())]
+        largest = int(np.concatenate(rules).max(initial=0))
+        if self.labelled and largest >= others[1] - steps:
             raise InvalidInputError(
                 f"theta: {self.label()} has rules or roots with label {largest}, but theta scores only the labels 0 "
-                f"to {others[1] - 1}; score more labels or change the rules"
+                f"to {others[1] - steps - 1}{f' and {steps} unary rules' if steps else ''}; score more labels or "
+                "change the rules"
             )
         if "lengths" in self.bound:
             check_lengths(self._lengths(theta), 1, n, f"n = {n} words", has_empty=True)
@@ -225,13 +267,17 @@ class BinaryTree(HypergraphProgram):
         # Another binding would check the lengths again, and wait for a GPU.
         oracle = self if len(self.bound.get("lengths", y)) == len(y) else self.bind(lengths=lengths)
         best: Any = oracle.argmax(y)
-        kind = "binary tree" if self.rules is None and self.roots is None else "binary tree that the rules allow"
+        kind = "binary tree" if self.rules is self.roots is None else "binary tree that the rules allow"
         reject_labels(best != y, labels, f"the spans do not form a {kind}", defers=True)
         return y
 
     def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
         first, last, *label = index
-        return f"span of the words {first} to {last}" + (f" with label {label[0]}" if label else "")
+        where = f"span of the words {first} to {last}"
+        if label and (step := label[0] - cast(Tensor, y).shape[3] + len(self.unary_rules or ())) >= 0:
+            parent, child = cast(Any, self.unary_rules)[step]
+            return f"{where} with unary rule {step}, {parent} -> {child}"
+        return where + (f" with label {label[0]}" if label else "")
 
     def decode(self, y: Tensor) -> Tensor:
         n, kinds = y.shape[1], y.shape[3] if self.labelled else 1
@@ -246,14 +292,17 @@ class BinaryTree(HypergraphProgram):
         return bound_lengths(self, len(theta), n, theta.device)
 
 
-def _rows(rules: Any) -> list[Any]:
-    """Return the option ``rules`` as a list; InvalidInputError unless it is a sequence or an array with rows."""
+def _rows(option: str, rules: Any) -> list[Any]:
+    """Return the rules given for an option as a list.
+
+    Raises InvalidInputError unless they are a sequence or an array with rows.
+    """
     is_array = hasattr(rules, "shape") and len(rules.shape) > 0
     if not is_array and (not isinstance(rules, Sequence) or isinstance(rules, str | bytes)):
-        raise InvalidInputError(
-            f"rules must be a sequence of triples of labels (parent, left, right), got {rules!r}; give for example "
-            "[(0, 1, 2)]"
-        )
+        form, example = ("triples of labels (parent, left, right)", "[(0, 1, 2)]")
+        if option == "unary_rules":
+            form, example = ("pairs of labels (parent, child)", "[(0, 1)]")
+        raise InvalidInputError(f"{option} must be a sequence of {form}, got {rules!r}; give for example {example}")
     return list(rules)
 
 

@@ -53,8 +53,13 @@ def binary_tree(
     rules: Rules | None = None,
     roots: Sequence[int] | None = None,
     length: int | None = None,
+    steps: Sequence[tuple[int, int]] = (),
 ) -> Iterator[Structure]:
-    """All single words, and as many longer spans as there are gaps between words, of which no two cross."""
+    """All single words, and as many longer spans as there are gaps between words, of which no two cross.
+
+    With unary ``steps``, the names after the labels are those of the steps.
+    """
+    top, bottom = ([*range(labels or 1), *(step[k] for step in steps)] for k in (0, 1))
     length = words if length is None else length
     singles = [(i, i) for i in range(length)]
     longer = list(itertools.combinations(range(length), 2))
@@ -62,13 +67,14 @@ def binary_tree(
         if any(a < c <= b < d for (a, b), (c, d) in itertools.product(chosen, repeat=2)):
             continue
         spans = [*singles, *chosen]
-        for names in itertools.product(range(labels or 1), repeat=len(spans)):
+        for names in itertools.product(range(len(top)), repeat=len(spans)):
             label = dict(zip(spans, names, strict=True))
-            if roots is not None and label[0, length - 1] not in roots:
+            if roots is not None and top[label[0, length - 1]] not in roots:
                 continue
-            if rules is not None and not all(_triple(span, label) in rules for span in chosen):
+            triples = [_triple(span, label) for span in chosen]
+            if rules is not None and not all((bottom[a], top[b], top[c]) in rules for a, b, c in triples):
                 continue
-            y = np.zeros((words, words, labels or 1))
+            y = np.zeros((words, words, len(top)))
             for (i, j), name in label.items():
                 y[i, j, name] = 1
             yield (y if labels else y[..., 0],)
@@ -117,16 +123,19 @@ def binary_tree_grammar(
     rules: Rules | None = None,
     roots: Sequence[int] | None = None,
     length: int | None = None,
+    steps: Sequence[tuple[int, int]] = (),
 ) -> Grammar:
     """Spans i..j with a label if there are rules; "split" before its label is scored."""
-    names = [(label,) for label in range(labels)] if labels else [()]
+    # The name of a part, the label of its span, and the label that splits.
+    names = [((label,), (label,), (label,)) for label in range(labels)] if labels else [((), (), ())]
+    names += [((len(names) + u,), (parent,), (child,)) for u, (parent, child) in enumerate(steps)]
 
     def options(symbol):
         what, i, j, name = symbol
         if what == "root":
-            return [([(0, i, j, *n)], _below(i, j, n)) for n in names if roots is None or n[0] in roots]
+            return [([(0, i, j, *n)], _below(i, j, b)) for n, t, b in names if roots is None or t[0] in roots]
         if what == "span":
-            return [([(0, i, j, *n)], _below(i, j, n)) for n in ([name] if rules is not None else names)]
+            return [([(0, i, j, *n)], _below(i, j, b)) for n, t, b in names if rules is None or t == name]
         triples = [(name, (), ())] if rules is None else [tuple((x,) for x in rule) for rule in rules]
         return [
             ([], [("span", i, k, left), ("span", k + 1, j, right)])

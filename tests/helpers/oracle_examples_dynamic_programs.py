@@ -196,12 +196,12 @@ def _projective_tree(words: int, relaxed: bool = False, **options: bool) -> Exam
 
 
 def _binary_tree(words: int, relaxed: bool = False, rules: trees.Rules | None = None, **options: Any) -> Example:
-    labels = 2 if options.get("labelled") else None
+    labels, steps = 2 if options.get("labelled") else None, options.get("unary_rules", ())
     return Example(
         "binary_tree",
-        (words, words, *([labels] if labels else [])),
+        (words, words, *([labels + len(steps)] if labels else [])),
         options if rules is None else {**options, "rules": rules},
-        listing=lambda length: list(trees.binary_tree(words, labels, rules, length=length)),
+        listing=lambda length: list(trees.binary_tree(words, labels, rules, length=length, steps=steps)),
         lengths=range(1, words + 1),
         relaxed=relaxed,
     )
@@ -229,6 +229,7 @@ PROGRAMS = (
     _binary_tree(4, relaxed=True),
     _binary_tree(2, labelled=True),
     _binary_tree(3, labelled=True, rules=((0, 1, 0), (0, 1, 1), (1, 0, 0))),
+    _binary_tree(2, labelled=True, rules=((0, 1, 0), (1, 0, 0)), unary_rules=((0, 1), (1, 0))),
     _semi_markov(3, "segments", relaxed=True),
     _semi_markov(3, "transition"),
     _semi_markov(2, "pairwise"),

@@ -22,12 +22,13 @@ INF = math.inf
 GRAMMAR = ((0, 1, 2), (1, 1, 2), (2, 2, 1), (2, 2, 2))
 
 
-def program(words, labels=None, rules=None, roots=None):
+def program(words, labels=None, rules=None, roots=None, steps=None):
+    given = (labels, rules, roots)
     return Program(
-        BinaryTree(labelled=labels is not None, rules=rules, roots=roots),
-        (words, words, *([labels] if labels else [])),
-        lambda length: list(plain.binary_tree(words, labels, rules, roots, length)),
-        lambda length: plain.binary_tree_grammar(words, labels, rules, roots, length),
+        BinaryTree(labelled=labels is not None, rules=rules, roots=roots, unary_rules=steps),
+        (words, words, *([labels + len(steps or ())] if labels else [])),
+        lambda length: list(plain.binary_tree(words, *given, length, steps or ())),
+        lambda length: plain.binary_tree_grammar(words, *given, length, steps or ()),
         lengths=[*range(1, words + 1), words],
     )
 
@@ -37,6 +38,8 @@ PROGRAMS = [
     program(1, labels=3, roots=(0, 2)),
     program(3, labels=2),
     program(3, labels=3, rules=GRAMMAR, roots=(0,)),
+    program(3, labels=2, steps=((1, 0),)),
+    program(3, labels=3, rules=GRAMMAR[:2], roots=(2,), steps=((2, 0), (0, 2), (2, 1))),
 ]
 
 
@@ -277,3 +280,71 @@ def test_infeasible():
         BinaryTree().marginals(theta)
     theta[1, 0, 1] = theta[1, 2, 3] = 0
     assert BinaryTree().count(theta) == [5, 1]
+
+
+# ----------------------------------------------------------------------------- unary rules
+
+
+def test_unary_rules_of_a_small_grammar() -> None:
+    """Sentences of noun phrases and verb phrases, each of one or more words, with the unary rules of single words."""
+    s, np_, vp, noun, verb = range(5)
+    options = {"rules": [(s, np_, vp), (np_, noun, np_), (vp, verb, np_)], "unary_rules": [(np_, noun), (vp, verb)]}
+    tree = BinaryTree(labelled=True, roots=[s], **options)
+    theta = torch.zeros(1, 4, 4, 7, dtype=torch.float64)
+    words = torch.full((4, 7), -INF, dtype=torch.float64)
+    words[0, noun] = words[1, noun] = words[2, verb] = words[3, noun] = 0.0
+    words[[0, 1, 3], 5], words[2, 6] = 1.0, 2.0
+    theta[0, range(4), range(4)] = words
+    # A noun phrase over the words 0 and 1 ends in the unary rule; so does the object of the verb.
+    assert tree.count(theta) == [1]
+    spans = tree.decode(tree.argmax(theta))[0].tolist()
+    assert spans == [[0, 3, s], [0, 1, np_], [0, 0, noun], [1, 1, 5], [2, 3, vp], [2, 2, verb], [3, 3, 5]]
+    assert tree.log_partition(theta).item() == pytest.approx(2.0)
+    # A chain of unary rules is one rule with its own score.
+    assert tree.count(torch.zeros(1, 1, 1, 7)) == [1]
+    with_chain = BinaryTree(labelled=True, roots=[s], rules=options["rules"], unary_rules=[(np_, noun), (s, vp)])
+    assert with_chain.count(torch.zeros(1, 1, 1, 7)) == [2]
+
+
+def test_mixed_lengths_with_unary_rules() -> None:
+    tree = BinaryTree(labelled=True, rules=GRAMMAR, roots=(0, 1), unary_rules=[(0, 1), (1, 2)])
+    theta = torch.randn(5, 4, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([4, 0, 1, 3, 2])
+    for relaxation in ("map", "marginals", "sparsemap"):
+        mean = si.relax(theta, tree, relaxation, lengths=lengths)
+        for b, n in enumerate(lengths.tolist()):
+            own = theta[b, :n, :n]
+            if n:
+                torch.testing.assert_close(mean[b, :n, :n], si.relax(own, tree, relaxation), atol=1e-12, rtol=0)
+            assert mean[b].sum() == pytest.approx(max(2 * n - 1, 0))
+    y = si.relax(theta, tree, "map", lengths=lengths)
+    labels = si.decode(y, tree, lengths=lengths)
+    assert torch.equal(si.encode(labels, theta, tree, lengths=lengths), y)
+    assert (labels[..., 2] >= 3).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labelled": True, "unary_rules": [(0, 0)]}, r"pairs of different labels \(parent, child\), got \(0, 0\)"),
+        ({"labelled": True, "unary_rules": [(0, 1, 2)]}, r"pairs of different labels"),
+        ({"labelled": True, "unary_rules": [(0, 1), (0, 1)]}, "unary_rules must be different"),
+        ({"labelled": True, "unary_rules": 3}, r"unary_rules must be a sequence of pairs .* for example \[\(0, 1\)\]"),
+        ({"labelled": True, "unary_rules": [(0, -1)]}, "unary_rules: labels must be integers of at least 0"),
+        ({"unary_rules": [(0, 1)]}, "pass labelled=True"),
+    ],
+)
+def test_wrong_unary_rules(options, message) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        BinaryTree(**options)
+
+
+def test_scores_of_unary_rules() -> None:
+    tree = BinaryTree(labelled=True, unary_rules=[(0, 1), (1, 0)])
+    with pytest.raises(InvalidInputError, match=r"\(n, n, L \+ 2\) of spans with labels and unary rules"):
+        si.relax(torch.zeros(2, 2, 2), tree, "map")
+    with pytest.raises(InvalidInputError, match="label 1, but theta scores only the labels 0 to 0 and 2 unary rules"):
+        si.relax(torch.zeros(2, 2, 3), tree, "map")
+    theta = torch.zeros(1, 2, 2, 4)
+    assert tree.describe_part(theta, 0, (0, 1, 3)) == "span of the words 0 to 1 with unary rule 1, 1 -> 0"
+    assert tree.describe_part(theta, 0, (0, 1, 1)) == "span of the words 0 to 1 with label 1"
