@@ -12,7 +12,7 @@ from .calls.arguments import OnInfeasible, check_on_infeasible
 from .calls.resolution import refuse_name, resolve
 from .oracle import Oracle
 from .parts import Parts, PartsT
-from .relaxation import Relaxation, inner_modules, register_temperature
+from .relaxation import Relaxation, inner_modules, register_parameters
 from .solution import Solution
 from .support_cache import CachedSupports
 
@@ -69,7 +69,7 @@ class Layer(nn.Module):
         check_on_infeasible(on_infeasible)
         self.on_infeasible: OnInfeasible = on_infeasible
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
-        register_temperature(self, self.relaxation)
+        register_parameters(self, self.relaxation)
         if inner := inner_modules(self.relaxation):
             self.inner = nn.ModuleList(inner)
 

@@ -32,6 +32,7 @@ __all__ = [
     "as_tuple",
     "batch_size",
     "broadcast_shapes",
+    "check_scale_now",
     "differentiate",
     "divide_by_temperature",
     "enable_autograd",
@@ -237,24 +238,23 @@ def _multiply_rows(t: Tensor, factors: Tensor) -> Tensor:
     return torch.mul(t, factors, out=empty(*t.shape, dtype=t.dtype))
 
 
-def divide_by_temperature(theta: Parts, temperature: float | Tensor) -> Parts:
+def divide_by_temperature(theta: Parts, temperature: float | Tensor, name: str = "temperature") -> Parts:
     """Return θ / temperature, or θ itself at the number 1. Raises InvalidInputError if the division overflows.
 
-    The result is differentiable in a tensor with one temperature.
+    The result is differentiable in a tensor with one temperature. Messages call the option by its ``name``.
     """
     if isinstance(temperature, Tensor):
-        check_not_captured("temperature", temperature)
-        scaled = map_parts(lambda t: _divide_by_tensor(t, temperature), theta)
+        scaled = map_parts(lambda t: _divide_by_tensor(t, temperature, name), theta)
     elif temperature == 1:
         return theta
     else:
-        check_in_range("temperature", temperature, as_tuple(theta)[0].dtype)
+        check_in_range(name, temperature, as_tuple(theta)[0].dtype)
         scaled = map_parts(lambda t: t / temperature, theta)
     if isinstance(temperature, Tensor) or temperature < 1:
         for t, s in zip(as_tuple(theta), as_tuple(scaled), strict=True):
             if not skips_checks(t):
                 overflows = (s.isinf() != t.isinf()).any()
-                check_number(overflows, operator.not_, functools.partial(_raise_overflow, temperature, t.dtype))
+                check_number(overflows, operator.not_, functools.partial(_raise_overflow, temperature, t.dtype, name))
     return scaled
 
 
@@ -265,27 +265,41 @@ def multiply_by_temperature(value: Tensor, temperature: float | Tensor) -> Tenso
     return value if temperature == 1 else value * temperature
 
 
-def _divide_by_tensor(t: Tensor, temperature: Tensor) -> Tensor:
-    """Return t / temperature for a tensor with one number above 0; scores of −inf have no influence on its gradient."""
-    number = temperature.reshape(())
+def check_scale_now(name: str, scale: Tensor) -> Tensor:
+    """Return the number in a tensor, shape (); raise InvalidInputError unless it is finite and above 0.
+
+    Parameters
+    ----------
+    name : str
+        The name of the option.
+    scale : Tensor
+        A tensor with one number.
+    """
+    check_not_captured(name, scale)
+    number = scale.reshape(())
     if not skips_checks(number):
-        check_number(number.detach(), lambda n: 0 < n < math.inf, functools.partial(_raise_not_positive, number))
+        check_number(number.detach(), lambda n: 0 < n < math.inf, functools.partial(_raise_not_positive, number, name))
+    return number
+
+
+def _divide_by_tensor(t: Tensor, temperature: Tensor, name: str) -> Tensor:
+    """Return t / temperature for a tensor with one number above 0; scores of −inf have no influence on its gradient."""
+    number = check_scale_now(name, temperature)
     is_forbidden = t.isinf()
     return torch.where(is_forbidden, t, t.masked_fill(is_forbidden, 0.0) / number.to(t))
 
 
-def _raise_not_positive(temperature: Tensor) -> None:
+def _raise_not_positive(number: Tensor, name: str) -> None:
     raise InvalidInputError(
-        f"temperature must be a finite number above 0, but the tensor now holds {temperature.item():g}; learn its "
-        "logarithm, and pass temperature=log_temperature.exp()"
+        f"{name} must be a finite number above 0, but the tensor now holds {number.item():g}; learn its "
+        f"logarithm, and pass {name}=log_{name}.exp()"
     )
 
 
-def _raise_overflow(temperature: float | Tensor, dtype: torch.dtype) -> None:
+def _raise_overflow(temperature: float | Tensor, dtype: torch.dtype, name: str) -> None:
     temperature = temperature.item() if isinstance(temperature, Tensor) else temperature
     raise InvalidInputError(
-        f"temperature {temperature!r} is too small: theta / temperature overflows {dtype}; use a larger temperature or "
-        "smaller scores"
+        f"{name} {temperature!r} is too small: theta / {name} overflows {dtype}; use a larger {name} or smaller scores"
     )
 
 

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from .compile.torch_private import is_functorch_wrapped_tensor
 from .errors import InvalidInputError, UnknownNameError
 from .kernels.arrays import upcast_half
 from .kernels.gpu import uses_triton
@@ -32,7 +31,7 @@ from .kernels.logsumexp import logsumexp
 from .kernels.simplex import dispatch as compiled
 from .kernels.simplex.torch_backend import entmax_dual, entmax_vjp, max_score
 from .registry import did_you_mean
-from .validation import check_floating
+from .validation import check_scale
 from .validation.options import check_not_too_large_integer
 
 __all__ = [
@@ -137,15 +136,7 @@ def check_temperature(
     With ``allow_tensor``, a tensor with one such number is accepted too. The message calls the option by its ``name``.
     """
     if allow_tensor and isinstance(temperature, Tensor):
-        check_floating(name, temperature, "a number or a tensor")
-        if temperature.numel() != 1:
-            raise InvalidInputError(
-                f"{name} must be one number, got a tensor of shape {tuple(temperature.shape)}; divide the scores by "
-                "temperatures of instances instead"
-            )
-        # Under torch.func, the number is hidden, and checked when the scores are divided by it.
-        if not is_functorch_wrapped_tensor(temperature):
-            check_temperature(temperature.item(), name=name)
+        check_scale(name, temperature)
         return
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not is_number or not (0 < temperature < math.inf or (allow_zero and temperature == 0)):

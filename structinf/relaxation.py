@@ -38,7 +38,7 @@ __all__ = [
     "inner_modules",
     "missing_ability_reason",
     "noise_unsupported_reason",
-    "register_temperature",
+    "register_parameters",
     "resolve_relaxation",
     "zero_omega",
 ]
@@ -87,11 +87,14 @@ class Relaxation(abc.ABC):
     search_terms : tuple of str
         Other names in the field, such as "softmax" for ``marginals``. The error about an unknown name suggests the
         relaxation for them.
+    step_option : str
+        The name of the option that multiplies the gradient dL/dy of a surrogate, or "".
     """
 
     requires: ClassVar[type[Oracle]] = Oracle
     name: ClassVar[str] = ""
     search_terms: ClassVar[tuple[str, ...]] = ()
+    step_option: ClassVar[str] = ""
     # Set by with_generator(). Not a dataclass field, so that equality, hash and repr depend on the options only.
     generator: ClassVar[torch.Generator | None] = None
 
@@ -184,15 +187,18 @@ def inner_modules(relaxation: Relaxation) -> list[nn.Module]:
     return found
 
 
-def register_temperature(module: nn.Module, relaxation: Relaxation) -> None:
-    """Make the temperature of ``relaxation`` the parameter ``temperature`` of ``module``, if it is an nn.Parameter.
+def register_parameters(module: nn.Module, relaxation: Relaxation) -> None:
+    """Make each option of ``relaxation`` that is an nn.Parameter a parameter of ``module`` under its name.
 
-    Without a temperature of its own, the relaxation hands on the temperature of an inner relaxation.
+    Without a parameter of this name, the relaxation hands on the parameters of its inner relaxations.
     """
-    parameters = [getattr(one, "temperature", None) for one in (relaxation, *relaxation.inner)]
-    found = [each for each in parameters if isinstance(each, nn.Parameter)]
-    if found:
-        module.register_parameter("temperature", found[0])
+    for one in reversed((relaxation, *relaxation.inner)):
+        if isinstance(one, nn.Module):  # registers its own parameters
+            continue
+        for name in ("temperature", "sigma", one.step_option):
+            found = getattr(one, name, None) if name else None
+            if isinstance(found, nn.Parameter):
+                module.register_parameter(name, found)
 
 
 class RegularizedRelaxation(Relaxation):

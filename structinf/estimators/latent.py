@@ -17,7 +17,7 @@ from ..errors import InvalidInputError, UnknownNameError
 from ..oracle import Oracle
 from ..parts import as_tuple, map_parts
 from ..registry import Registry, did_you_mean
-from ..relaxation import RELAXATIONS, Relaxation, inner_modules, register_temperature
+from ..relaxation import RELAXATIONS, Relaxation, inner_modules, register_parameters
 from ..shapes import Float
 from ..transitions import TransitionSystem
 from .base import ESTIMATORS, Estimator, evaluate, flat_rows
@@ -297,7 +297,7 @@ class Latent(nn.Module):
         else:
             self.oracle, self.method = resolve_in(registry, oracle, item, options)
         if isinstance(self.method, Relaxation):
-            register_temperature(self, self.method)
+            register_parameters(self, self.method)
             if inner := inner_modules(self.method):
                 self.inner = nn.ModuleList(inner)
 

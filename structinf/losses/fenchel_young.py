@@ -18,7 +18,7 @@ from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
-from ..relaxation import RegularizedRelaxation, Relaxation, register_temperature
+from ..relaxation import RegularizedRelaxation, Relaxation, register_parameters
 from ..shapes import Float
 from ..validation import check_choice
 from .gold_scores import check_least, gold_scores
@@ -118,7 +118,7 @@ class FenchelYoungLoss(StructuredLoss):
                 "cost", cost, ("hamming",), "None, a tensor of theta's shape (or a tuple of them), or a callable"
             )
         self.relaxation = found
-        register_temperature(self, found)
+        register_parameters(self, found)
         self.reduction = check_reduction(reduction)
         self.cost = cost
 

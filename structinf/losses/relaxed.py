@@ -14,7 +14,7 @@ from ..calls.resolution import resolve
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
-from ..relaxation import Relaxation, inner_modules, register_temperature
+from ..relaxation import Relaxation, inner_modules, register_parameters
 from ..shapes import Float
 from ..validation import check_choice, check_real
 from .reduction import Reduction, check_reduction, describe_rules
@@ -84,7 +84,7 @@ class RelaxedLoss(StructuredLoss):
         check_on_infeasible(on_infeasible)
         self.on_infeasible = on_infeasible
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
-        register_temperature(self, self.relaxation)
+        register_parameters(self, self.relaxation)
         if inner := inner_modules(self.relaxation):
             self.inner = nn.ModuleList(inner)
         if self.relaxation.piecewise_constant:

@@ -35,8 +35,8 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
     ----------
     noise : str or Noise
         The distribution of the noise U: a name or an object of :mod:`structinf.noise`.
-    sigma : float
-        The scale σ of the noise, above 0.
+    sigma : float or Tensor
+        The scale σ of the noise, above 0, as for ``imle``.
     samples : int
         The number of samples, at least 1.
     reduction : "mean" or "none"
@@ -75,7 +75,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         self,
         *,
         noise: str | Noise = "sum_of_gamma",
-        sigma: float = 1.0,
+        sigma: float | Tensor = 1.0,
         samples: int = 1,
         reduction: Literal["mean", "none"] = "mean",
         symmetric: bool = False,

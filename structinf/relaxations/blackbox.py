@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from ..parts import Parts, map_parts
-from ..validation import check_positive
+from ..validation import check_step
 from .surrogate import ArgmaxResult, Surrogate
 
 __all__ = ["Blackbox"]
@@ -21,8 +23,8 @@ class Blackbox(Surrogate):
 
     Parameters
     ----------
-    lambda_ : float
-        The step λ, above 0, in units of θ over units of v.
+    lambda_ : float or Tensor
+        The step λ, above 0, in units of θ over units of v. A tensor with one number receives no gradient.
 
     References
     ----------
@@ -39,14 +41,15 @@ class Blackbox(Surrogate):
     tensor([[ 0.0000,  0.3333, -0.3333]])
     """
 
-    lambda_: float = 10.0
+    lambda_: float | Tensor = 10.0
 
     name = "blackbox"
     step_option = "lambda_"
     search_terms = ("dbb", "vlastelica")
 
     def __post_init__(self) -> None:
-        check_positive("lambda_", self.lambda_)
+        check_step("lambda_", self.lambda_, "blackbox")
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
-        return map_parts(lambda d: d / self.lambda_, result.argmax_difference(v, self.lambda_))
+        step = self.step
+        return map_parts(lambda d: d / step, result.argmax_difference(v, step))

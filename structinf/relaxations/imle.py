@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
 from ..noise import Noise, get_noise
 from ..parts import Parts, map_parts
-from ..validation import check_flag, check_positive
+from ..validation import check_flag, check_step
 from .surrogate import ArgmaxResult, NoisySurrogate, SampledArgmax
 
 __all__ = ["IMLE"]
@@ -23,13 +25,14 @@ class IMLE(NoisySurrogate):
 
     Parameters
     ----------
-    lambda_ : float
-        The step λ, above 0, in units of θ over units of v.
+    lambda_ : float or Tensor
+        The step λ, above 0, in units of θ over units of v. A tensor with one number receives no gradient.
     noise : str or Noise
         The distribution of the noise U, drawn for each part of each instance: a name or an object of
         :mod:`structinf.noise`. ``SumOfGamma(k=...)`` takes the number of parts of a structure.
-    sigma : float
-        The scale σ (temperature) of the noise, above 0.
+    sigma : float or Tensor
+        The scale σ (temperature) of the noise, above 0. The gradient with respect to a tensor with one number is ⟨g, U⟩
+        for the gradient g of the noisy scores θ + σU.
     samples : int
         The number of samples, at least 1.
     reduction : "mean" or "none"
@@ -55,9 +58,9 @@ class IMLE(NoisySurrogate):
     tensor([[ 0.0000,  0.3333, -0.3333]])
     """
 
-    lambda_: float = 10.0
+    lambda_: float | Tensor = 10.0
     noise: str | Noise = "sum_of_gamma"
-    sigma: float = 1.0
+    sigma: float | Tensor = 1.0
     samples: int = 1
     reduction: Literal["mean", "none"] = "mean"
     symmetric: bool = False
@@ -68,16 +71,16 @@ class IMLE(NoisySurrogate):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise", get_noise(self.noise))
-        check_positive("lambda_", self.lambda_)
+        check_step("lambda_", self.lambda_, "imle")
         self._check_sampling()
         check_flag("symmetric", self.symmetric)
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
-        return map_parts(
-            lambda d: d / self.lambda_, result.argmax_difference(v, self.lambda_, symmetric=self.symmetric)
-        )
+        step = self.step
+        return map_parts(lambda d: d / step, result.argmax_difference(v, step, symmetric=self.symmetric))
 
     def mean_gradient(self, drawn: SampledArgmax, v: Parts) -> Parts:
-        high = drawn.mean_argmax_at_step(v, self.lambda_) if self.symmetric else drawn.sample_mean
-        low, step = drawn.mean_argmax_at_step(v, -self.lambda_), self.lambda_ * (2 if self.symmetric else 1)
-        return map_parts(lambda a, b: (a - b) / step, high, low)
+        step = self.step
+        high = drawn.mean_argmax_at_step(v, step) if self.symmetric else drawn.sample_mean
+        low, width = drawn.mean_argmax_at_step(v, -step), step * (2 if self.symmetric else 1)
+        return map_parts(lambda a, b: (a - b) / width, high, low)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import copy
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -12,13 +13,21 @@ from .. import autograd
 from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, inner_product, map_parts
+from ..parts import (
+    Parts,
+    as_tuple,
+    batch_size,
+    divide_by_temperature,
+    inner_product,
+    map_parts,
+    multiply_by_temperature,
+)
 from ..relaxation import RegularizedRelaxation, noise_unsupported_reason
 from ..shapes import Float
 from ..solution import Solution
 from ..solvers.argmax import best_samples, best_score, best_structure
 from ..solvers.perturbation import multiplicative_factors, perturb, sample_inner_products, weighted_sum_of_samples
-from ..validation import check_choice, check_flag, check_natural, check_positive
+from ..validation import check_choice, check_flag, check_natural, check_scale
 
 __all__ = ["ControlVariate", "Perturbed"]
 
@@ -38,9 +47,11 @@ class Perturbed(RegularizedRelaxation):
     noise : str or Noise
         A distribution with a score ∇ν: "normal", "gumbel", "logistic", "signed_exponential", or an object of
         :mod:`structinf.noise`. With Gumbel noise, ``categorical`` gives the softmax.
-    sigma : float
+    sigma : float or Tensor
         The scale σ of the noise, above 0. A smaller σ gives a mean closer to the argmax, and derivatives of larger
-        variance.
+        variance. A tensor with one number receives a gradient: F(θ) is σ F₁(θ / σ) for the function F₁ of noise of
+        scale 1, so that the derivative of the value is E⟨U, Y⟩, and that of the mean comes from the Jacobian. Not for
+        multiplicative noise.
     samples : int
         The number of samples, at least 1.
     control_variate : "leave_one_out", "argmax" or "none"
@@ -72,7 +83,7 @@ class Perturbed(RegularizedRelaxation):
     """
 
     noise: str | Noise = "normal"
-    sigma: float = 1.0
+    sigma: float | Tensor = 1.0
     samples: int = 10
     control_variate: ControlVariate = "leave_one_out"
     antithetic: bool = False
@@ -85,13 +96,15 @@ class Perturbed(RegularizedRelaxation):
         noise = get_noise(self.noise)
         object.__setattr__(self, "noise", noise)
         noise.score(torch.zeros((), device="cpu"))  # raises an error if the noise has no score
-        check_positive("sigma", self.sigma)
+        check_scale("sigma", self.sigma)
         check_natural("samples", self.samples)
         check_choice("control_variate", self.control_variate, ("leave_one_out", "argmax", "none"))
         check_choice("perturbation", self.perturbation, ("additive", "multiplicative"))
         check_flag("antithetic", self.antithetic)
         if self._is_multiplicative and noise != get_noise("normal"):
             raise InvalidInputError(f'perturbation="multiplicative" needs noise="normal", got noise={noise!r}')
+        if self._is_multiplicative and isinstance(self.sigma, Tensor):
+            raise InvalidInputError('sigma must be a number with perturbation="multiplicative", got a tensor')
         if self.antithetic and not noise.symmetric:
             raise InvalidInputError(f"antithetic samples need symmetric noise, but {noise!r} is not symmetric")
         if self.antithetic and self.samples % 2:
@@ -111,6 +124,9 @@ class Perturbed(RegularizedRelaxation):
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
+        if isinstance(self.sigma, Tensor):
+            found = self._at_sigma_1().solve(oracle, divide_by_temperature(theta, self.sigma, "sigma"))
+            return replace(found, value=multiply_by_temperature(found.value, self.sigma))
         result = self._run(oracle, theta)
         mean, weights = self._attach(result, oracle, theta)
         return Solution(
@@ -124,6 +140,8 @@ class Perturbed(RegularizedRelaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
+        if isinstance(self.sigma, Tensor):
+            return self._at_sigma_1().mean(oracle, divide_by_temperature(theta, self.sigma, "sigma"))
         return self._attach(self._run(oracle, theta, with_value=False), oracle, theta)[0]
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
@@ -136,9 +154,15 @@ class Perturbed(RegularizedRelaxation):
         F(θ) is at least E⟨θ + σU, y⟩, and approaches this bound as θ prefers y ever more to all other structures.
         """
         total = torch.stack([t.flatten(1).sum(1) for t in as_tuple(y)]).sum(0)
-        return total * (0.0 if self._is_multiplicative else -self.sigma * self._noise.mean)
+        if self._is_multiplicative:
+            return total * 0.0
+        return multiply_by_temperature(total * -self._noise.mean, self.sigma)
 
     def conjugate_and_omega(self, oracle: Oracle, theta: Parts, y: Parts) -> tuple[Tensor, Tensor]:
+        if isinstance(self.sigma, Tensor):
+            scaled = divide_by_temperature(theta, self.sigma, "sigma")
+            value, omega = self._at_sigma_1().conjugate_and_omega(oracle, scaled, y)
+            return multiply_by_temperature(value, self.sigma), multiply_by_temperature(omega, self.sigma)
         # Estimate Ω and F from the same samples: their errors cancel, so that the loss is never negative.
         result = self._run(oracle, theta)
         mean = self._attach(result, oracle, theta)[0]
@@ -152,6 +176,12 @@ class Perturbed(RegularizedRelaxation):
         return value, -inner_product(shift, y)
 
     # -- steps ----------------------------------------------------------------------------------
+
+    def _at_sigma_1(self) -> Perturbed:
+        """Return the relaxation of scores divided by σ, with the same generator."""
+        new = copy.copy(self)
+        object.__setattr__(new, "sigma", 1.0)
+        return new
 
     @property
     def _noise(self) -> Noise:
@@ -222,7 +252,7 @@ class _Samples:
     @property
     def factors(self) -> Parts:
         """The factors exp(σU − σ²/2)."""
-        return map_parts(lambda u: multiplicative_factors(u, self.options.sigma), self.noise)
+        return map_parts(lambda u: multiplicative_factors(u, cast(float, self.options.sigma)), self.noise)
 
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         """Return E[s ∇ν(U)] / σ, where s = ⟨Y, v⟩ + c for cotangents v of the mean and c of the weights."""

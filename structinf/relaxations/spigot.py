@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
+from torch import Tensor
 
 from ..oracle import GibbsOracle, Oracle, Projectable
 from ..parts import Parts, map_parts
 from ..relaxation import missing_ability_reason
-from ..validation import check_choice, check_positive
+from ..validation import check_choice, check_step
 from .sparsemap import SparseMAP
 from .surrogate import ArgmaxResult, Surrogate, take_step
 
@@ -39,8 +40,8 @@ class SPIGOT(Surrogate):
 
     Parameters
     ----------
-    step_size : float
-        The step size η, above 0.
+    step_size : float or Tensor
+        The step size η, above 0. A tensor with one number receives no gradient.
     variant : "projection", "cross_entropy" or "exponentiated_gradient"
         The rule, as in the table. "cross_entropy" and "exponentiated_gradient" need an oracle with marginals (a
         GibbsOracle).
@@ -61,14 +62,14 @@ class SPIGOT(Surrogate):
     tensor([[ 0.0000,  0.5000, -0.5000]])
     """
 
-    step_size: float = 1.0
+    step_size: float | Tensor = 1.0
     variant: Literal["projection", "cross_entropy", "exponentiated_gradient"] = "projection"
 
     name = "spigot"
     step_option = "step_size"
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
+        check_step("step_size", self.step_size, "spigot")
         check_choice("variant", self.variant, ("projection", "cross_entropy", "exponentiated_gradient"))
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:
@@ -84,10 +85,10 @@ class SPIGOT(Surrogate):
         start = result.y if self.variant == "projection" else self._marginals(result.oracle, result.theta)
         if self.variant == "exponentiated_gradient":
             label = result.solve_where_finite(
-                lambda t: self._marginals(result.oracle, t), take_step(result.theta, v, -self.step_size)
+                lambda t: self._marginals(result.oracle, t), take_step(result.theta, v, -self.step)
             )
         else:
-            stepped = take_step(start, v, -self.step_size)
+            stepped = take_step(start, v, -self.step)
             # Keep parts of score −inf forbidden in the projection.
             stepped = map_parts(lambda s, t: torch.where(t.isneginf(), -torch.inf, s), stepped, result.theta)
             label = result.solve_where_finite(lambda t: _PROJECTION.mean(result.oracle, t), stepped)

@@ -18,7 +18,7 @@ from ..parts import Parts, batch_size, map_parts
 from ..relaxation import Relaxation, noise_unsupported_reason, resolve_relaxation
 from ..solution import Solution
 from ..solvers.perturbation import perturb
-from ..validation import check_choice, check_natural, check_positive
+from ..validation import check_choice, check_natural, check_scale
 
 __all__ = ["Stochastic"]
 
@@ -44,8 +44,8 @@ class Stochastic(Relaxation):
     noise : str or Noise
         The distribution of the noise U, drawn for each part of each instance: a name or an object of
         :mod:`structinf.noise`.
-    sigma : float
-        The scale σ of the noise, above 0.
+    sigma : float or Tensor
+        The scale σ of the noise, above 0. A tensor with one number receives a gradient, through the noisy scores.
     samples : int
         The number of samples, at least 1, computed in one call of μ.
     reduction : "mean" or "none"
@@ -74,7 +74,7 @@ class Stochastic(Relaxation):
 
     base_relaxation: str | Relaxation = "sparsemap"
     noise: str | Noise = "gumbel"
-    sigma: float = 1.0
+    sigma: float | Tensor = 1.0
     samples: int = 1
     reduction: Literal["mean", "none"] = "mean"
     temperature: float | Tensor | None = None
@@ -88,7 +88,7 @@ class Stochastic(Relaxation):
         )
         object.__setattr__(self, "temperature", None)
         object.__setattr__(self, "noise", get_noise(self.noise))
-        check_positive("sigma", self.sigma)
+        check_scale("sigma", self.sigma)
         check_natural("samples", self.samples)
         check_choice("reduction", self.reduction, ("mean", "none"))
         if self._base.sample_ndim:

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,12 +16,12 @@ from .. import autograd
 from ..errors import UnsupportedError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, map_parts
+from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 from ..relaxation import Relaxation, noise_unsupported_reason
 from ..solution import Solution
 from ..solvers.argmax import best_samples, best_score, best_structure
 from ..solvers.perturbation import NoisyCopies, merge_samples, perturb, repeat_instances
-from ..validation import check_choice, check_in_range, check_natural, check_positive
+from ..validation import check_choice, check_in_range, check_natural, check_scale, number_of_step
 
 __all__ = ["ArgmaxResult", "NoisySurrogate", "SampledArgmax", "Surrogate", "take_step"]
 
@@ -29,13 +29,15 @@ __all__ = ["ArgmaxResult", "NoisySurrogate", "SampledArgmax", "Surrogate", "take
 class Surrogate(Relaxation):
     """argmax ⟨θ, y⟩ in the forward pass, and a rule in place of the derivative, which is 0, in the backward pass."""
 
-    step_option: ClassVar[str] = ""
-    """The name of the option that multiplies the gradient dL/dy, or ""."""
+    @property
+    def step(self) -> float:
+        """The number of the option :attr:`step_option`, which may be a tensor."""
+        return number_of_step(self.step_option, getattr(self, self.step_option))
 
     def _check_step(self, theta: Parts) -> None:
         """Raise InvalidInputError if the dtype of θ cannot represent products with the step."""
         if self.step_option:
-            check_in_range(self.step_option, getattr(self, self.step_option), as_tuple(theta)[0].dtype)
+            check_in_range(self.step_option, self.step, as_tuple(theta)[0].dtype)
 
     @abc.abstractmethod
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
@@ -74,8 +76,9 @@ class NoisySurrogate(Surrogate):
     ----------
     noise : str or Noise
         The distribution of U.
-    sigma : float
-        The scale σ of the noise, above 0.
+    sigma : float or Tensor
+        The scale σ of the noise, above 0. A tensor with one number receives the inner product of the surrogate gradient
+        and the noise as its gradient.
     samples : int
         The number of samples, at least 1.
     reduction : "mean" or "none"
@@ -83,13 +86,13 @@ class NoisySurrogate(Surrogate):
     """
 
     noise: str | Noise
-    sigma: float
+    sigma: float | Tensor
     samples: int
     reduction: Literal["mean", "none"]
 
     def _check_sampling(self) -> None:
         """Raise InvalidInputError unless ``sigma``, ``samples`` and ``reduction`` are valid."""
-        check_positive("sigma", self.sigma)
+        check_scale("sigma", self.sigma)
         check_natural("samples", self.samples)
         check_choice("reduction", self.reduction, ("mean", "none"))
 
@@ -111,7 +114,7 @@ class NoisySurrogate(Surrogate):
         perturbed = perturb(oracle, theta, get_noise(self.noise), self.sigma, n, self.generator)
         drawn = self._draw(oracle, theta, perturbed)
         value = best_score(perturbed.oracle, perturbed.theta, drawn.argmax_result.y).view(n, size)
-        mean, weights = self._attach(drawn, oracle, theta)
+        mean, weights = self._attach_samples(drawn, perturbed.noise, oracle, theta)
         return Solution(
             mean=mean,
             value=value if keep_samples else value.mean(0),
@@ -124,7 +127,15 @@ class NoisySurrogate(Surrogate):
         self._check_step(theta)
         fixed = map_parts(torch.Tensor.detach, theta)
         perturbed = perturb(oracle, fixed, get_noise(self.noise), self.sigma, self.samples, self.generator)
-        return self._attach(self._draw(oracle, theta, perturbed), oracle, theta)[0]
+        return self._attach_samples(self._draw(oracle, theta, perturbed), perturbed.noise, oracle, theta)[0]
+
+    def _attach_samples(self, drawn: SampledArgmax, noise: Parts, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
+        """Attach the gradient for θ, and for a tensor σ."""
+        if not isinstance(self.sigma, Tensor):
+            return self._attach(drawn, oracle, theta)
+        inputs = (*as_tuple(theta), self.sigma.reshape(1))
+        mean, weights = self._attach(_ScaledSamples(drawn, noise, theta), oracle, inputs)
+        return pack_like(as_tuple(mean), theta), weights
 
     def _draw(self, oracle: Oracle, theta: Parts, perturbed: NoisyCopies) -> SampledArgmax:
         """Find the best structures for noisy copies of θ."""
@@ -280,10 +291,17 @@ class SampledArgmax:
             gradient = surrogate.mean_gradient(self, allowed) if isinstance(surrogate, NoisySurrogate) else None
             if gradient is not None:
                 return gradient
+        return self.reduce(self.gradients_of_samples(v, weights_cotangent))
+
+    def gradients_of_samples(self, v: Parts | None, weights_cotangent: Tensor | None) -> Parts:
+        """Return the surrogate gradient of each sample, (n, B, *event), for the cotangent ``v`` of the mean."""
         if v is not None:
             v = merge_samples(v) if self.keep_samples else repeat_instances(v, self.samples)
-        each = self._unflatten_samples(self.argmax_result.vjp(v, weights_cotangent))
-        return map_parts(lambda g: g.sum(0) if self.keep_samples else g.mean(0), each)
+        return self._unflatten_samples(self.argmax_result.vjp(v, weights_cotangent))
+
+    def reduce(self, gradients: Parts) -> Parts:
+        """Return the sum of the gradients (n, B, *event) of separate samples, or the mean, (B, *event)."""
+        return map_parts(lambda g: g.sum(0) if self.keep_samples else g.mean(0), gradients)
 
     def mean_argmax_at_step(self, v: Parts, step: float) -> Parts:
         """Return the mean over the samples of argmax ⟨θ + step v, y⟩, (B, *event), for v (B, *event)."""
@@ -297,6 +315,29 @@ class SampledArgmax:
 
     def _unflatten_samples(self, parts: Parts) -> Parts:
         return map_parts(lambda t: t.view(self.samples, self.size, *t.shape[1:]), parts)
+
+
+@dataclass(frozen=True)
+class _ScaledSamples:
+    """Samples whose scale σ of the noise receives a gradient: that of the noisy scores θ + σU, times U."""
+
+    drawn: SampledArgmax
+    noise: Parts
+    theta: Parts
+
+    @property
+    def mean(self) -> Parts:
+        return self.drawn.mean
+
+    @property
+    def weights(self) -> Tensor:
+        return self.drawn.weights
+
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
+        v = None if mean_cotangent is None else pack_like(as_tuple(mean_cotangent), self.theta)
+        each = self.drawn.gradients_of_samples(v, weights_cotangent)
+        products = [(g * u).flatten(2).sum(2) for g, u in zip(as_tuple(each), as_tuple(self.noise), strict=True)]
+        return *as_tuple(self.drawn.reduce(each)), *as_tuple(self.drawn.reduce(torch.stack(products).sum(0)))
 
 
 def take_step(theta: Parts, v: Parts, step: float | Tensor) -> Parts:

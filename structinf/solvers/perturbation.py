@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy
 from ..noise import Noise
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
+from ..parts import Parts, as_tuple, batch_size, check_scale_now, map_parts, pack_like
 from ..validation import check_in_range
 
 __all__ = [
@@ -51,7 +51,7 @@ def perturb(
     oracle: Oracle,
     theta: Parts,
     noise: Noise,
-    scale: float,
+    scale: float | Tensor,
     samples: int,
     generator: torch.Generator | None,
     *,
@@ -60,12 +60,19 @@ def perturb(
 ) -> NoisyCopies:
     """Return ``samples`` noisy copies of ``theta`` (B | 1, *event), differentiable in ``theta``.
 
+    With additive noise, they are also differentiable in a tensor ``scale`` with one number.
+
     The copies are θ + scale · U, or with ``multiplicative`` θ exp(scale · U − scale² / 2), for draws U of
     :func:`draw_noise`.
 
     Raises InvalidInputError if the dtype of θ cannot represent the noise, or its factors.
     """
     dtype = as_tuple(theta)[0].dtype
+    if isinstance(scale, Tensor):
+        number = check_scale_now("sigma", scale)
+        drawn = draw_noise(oracle, theta, noise, samples, generator, antithetic=antithetic)
+        copies = map_parts(lambda t, u: t + number.to(u) * u, theta, drawn)
+        return NoisyCopies(oracle.repeat(samples), merge_samples(copies), drawn)
     check_in_range("sigma", scale, dtype)
     # Less than one draw of a billion is above 6.
     if multiplicative and 6 * scale - 0.5 * scale * scale < math.log(torch.finfo(dtype).tiny):

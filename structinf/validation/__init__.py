@@ -22,7 +22,10 @@ from .options import (
     check_nonnegative,
     check_positive,
     check_ratio,
+    check_scale,
     check_size,
+    check_step,
+    number_of_step,
 )
 from .tensors import FLOATING_DTYPES, check_floating, check_real, check_values
 
@@ -48,8 +51,11 @@ __all__ = [
     "check_positive",
     "check_ratio",
     "check_real",
+    "check_scale",
     "check_size",
+    "check_step",
     "check_values",
     "list_instances",
+    "number_of_step",
     "skips_checks",
 ]

@@ -9,8 +9,12 @@ from numbers import Integral
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..compile.functorch import check_not_captured
+from ..compile.torch_private import is_functorch_wrapped_tensor
 from ..errors import InvalidInputError
+from .tensors import check_floating
 
 __all__ = [
     "check_choice",
@@ -25,7 +29,10 @@ __all__ = [
     "check_not_too_large_integer",
     "check_positive",
     "check_ratio",
+    "check_scale",
     "check_size",
+    "check_step",
+    "number_of_step",
 ]
 
 
@@ -108,6 +115,52 @@ def check_positive(name: str, value: float) -> None:
     if wrong or not 0 < value < float("inf"):
         raise InvalidInputError(f"{name} must be a finite number above 0, got {value!r}")
     check_not_too_large_integer(name, value)
+
+
+def check_scale(name: str, value: float | Tensor) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is a finite number above 0, or a tensor with one."""
+    if not isinstance(value, Tensor):
+        check_positive(name, value)
+        return
+    check_floating(name, value, "a number or a tensor")
+    if value.numel() != 1:
+        raise InvalidInputError(
+            f"{name} must be one number, got a tensor of shape {tuple(value.shape)}; for numbers of instances, divide "
+            "the scores of each instance instead"
+        )
+    # Under torch.func the number is hidden, and checked when it is used.
+    if not is_functorch_wrapped_tensor(value):
+        check_positive(name, value.item())
+
+
+def check_step(name: str, value: float | Tensor, method: str) -> None:
+    """Raise InvalidInputError as :func:`check_scale`, or for a tensor that requires a gradient.
+
+    Parameters
+    ----------
+    name : str
+        The name of the option.
+    value : float or Tensor
+        The step of a surrogate gradient.
+    method : str
+        The name of the surrogate, for messages.
+    """
+    check_scale(name, value)
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise InvalidInputError(
+            f"{name}: {method} has no gradient in the step; pass {name}=tensor.detach(), or an nn.Parameter with "
+            "requires_grad=False"
+        )
+
+
+def number_of_step(name: str, value: float | Tensor) -> float:
+    """Return the number that the option called ``name`` holds now; InvalidInputError unless it is above 0."""
+    if not isinstance(value, Tensor):
+        return value
+    check_not_captured(name, value)
+    number = value.item()
+    check_positive(name, number)
+    return number
 
 
 def check_not_too_large_integer(name: str, value: float) -> None:
