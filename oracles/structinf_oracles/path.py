@@ -15,6 +15,7 @@ from torch import Tensor
 from structinf.dp.graph import Graph
 from structinf.dp.graph_batch import GraphBatch, is_list_of_graphs
 from structinf.errors import InvalidInputError
+from structinf.shapes import Int
 from structinf.validation import check_flag, check_instances
 
 from .common.graph_batches import PathBatch, check_edge_labels, check_graph_index, edges_in_use, numbers_of_nodes
@@ -154,9 +155,21 @@ class Path(ShortestPath):
     def _is_batch(self) -> bool:
         return isinstance(self.graph, GraphBatch)
 
+    @cached_property
+    def _ends_of_graphs(self) -> Int[np.ndarray, "graphs 2"]:
+        """The source and the target of each graph, among the nodes of all graphs."""
+        return np.array([self.source, self.target]).T + self.graph.node_offset[:, None]
+
     def _first_nodes(self, device: torch.device) -> Tensor:
         """Return the number of the first node of each instance's graph, among the nodes of all graphs, (B,)."""
         return torch.tensor(self.graph.node_offset, device=device)[self.bound["graph_index"].to(device)]
+
+    def nodes_of_instances(self, batch: int, nodes: int) -> Int[np.ndarray, "batch 2"]:
+        if not self._is_batch:
+            return super().nodes_of_instances(batch, nodes)
+        index = self.bound["graph_index"].cpu().numpy()
+        first = self.graph.node_offset[index]
+        return np.stack([first, first + self.graph.node_counts[index]], 1)
 
     def _check_way(self, source: int, target: int) -> None:
         from scipy.sparse import csr_array  # slow to import
@@ -196,9 +209,7 @@ class Path(ShortestPath):
             self._check_terminals(terminals)
             return terminals + self._first_nodes(terminals.device).unsqueeze(1) if self._is_batch else terminals
         if self._is_batch:
-            terminals = torch.tensor([self.source, self.target], device=like.device).T
-            index = self.bound["graph_index"].to(like.device)
-            return terminals[index] + self._first_nodes(like.device).unsqueeze(1)
+            return torch.from_numpy(self._ends_of_graphs).to(like.device)[self.bound["graph_index"].to(like.device)]
         ends = [self.graph.number(self.source), self.graph.number(self.target)]
         return torch.tensor(ends, device=like.device).expand(len(like), 2)
 

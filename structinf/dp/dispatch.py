@@ -48,7 +48,7 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
     (`structinf.kernels.hypergraph.smoothed_passes`).
     """
     arrays = [to_numpy(a)[0] if isinstance(a, Tensor) else a.blocks if a is graph else a for a in args]
-    work *= len(goal) * graph.edges
+    work *= _edges_visited(graph, goal)
     if not tables:
         parallel_rows(kernel, len(goal), *arrays, work=work)
         return
@@ -63,6 +63,14 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
         kernel(start, stop, aligned.reshape(shape), *arrays)
 
     parallel_rows(serve_groups, -(-len(goal) // LANES), work=work)
+
+
+def _edges_visited(graph: Hypergraph, goal: Tensor) -> int:
+    """Return the number of hyperedges that the loops visit for goals (B,): all, or those of the goal's component."""
+    if graph.begin is None:
+        return len(goal) * graph.edges
+    node = goal.numpy()
+    return int((graph.offset[node + 1] - graph.offset[graph.begin[node]]).sum())
 
 
 def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer) -> Tensor:

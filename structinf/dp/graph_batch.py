@@ -361,6 +361,10 @@ def _of_array(edges: Any, directed: bool | None) -> Graph:
     array = np.asarray(edges.cpu() if isinstance(edges, Tensor) else edges)
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
         return Graph.of(array, directed)  # raises the error
+    ends = array.astype(np.int64)
+    if array.size and ends.min() >= 0 and ends.max() < array.size and np.bincount(ends.ravel()).all():
+        # The nodes are 0, 1, 2, ..., so that their names are their numbers.
+        return Graph(tuple(range(int(ends.max()) + 1)), ends, directed is None or directed)
     names, ends = np.unique(array, return_inverse=True)
     return Graph(tuple(names.tolist()), ends.reshape(-1, 2), directed is None or directed)
 

@@ -154,6 +154,10 @@ def test_packing() -> None:
     assert torch.equal(si.relax(rows, "dag_path", "map", graph=packed), y)
     ends = si.get_oracle("dag_path", graph=graphs, source=["b", "x"], target=["c", "y"])
     assert ends.nodes(ends.argmax(rows.detach())) == [["b", "c"], ["x", "y"]]
+    # Arrays keep the names of their nodes, whether or not these are 0, 1, 2, and so on.
+    named = si.GraphBatch.of([np.array([[0, 1], [1, 2]], np.uint64), np.array([[7, 3]]), np.array([[0, 2]])])
+    assert named.names == ((0, 1, 2), (3, 7), (0, 2))
+    assert named.edges.tolist() == [[0, 1], [1, 2], [1, 0], [0, 1]]
     assert hash(graphs) == hash(si.GraphBatch.of([first, second]))
     assert graphs == si.GraphBatch.of([first, second])
     features = torch.randn(4, 3)

@@ -108,9 +108,15 @@ def numbers_of_nodes(graphs: GraphBatch, option: str, nodes: Any) -> Int[np.ndar
             raise InvalidInputError(f"{option} must hold numbers of nodes of each graph, from 0, got {nodes!r}")
         return numbers.astype(np.int64)
     try:
-        return np.array([graphs[i].number(node, option) for i, node in enumerate(nodes)], np.int64)
+        return np.array([_number_of_node(graphs, i, node, option) for i, node in enumerate(nodes)], np.int64)
     except InvalidInputError as error:
         raise InvalidInputError(f"{error}, in the batch of graphs") from None
+
+
+def _number_of_node(graphs: GraphBatch, graph: int, node: Any, option: str) -> int:
+    names: Any = graphs.names
+    is_own_number = type(node) is int and 0 <= node < len(names[graph]) and names[graph][node] == node
+    return node if is_own_number else graphs[graph].number(node, option)
 
 
 class PathBatch(NamedTuple):

@@ -111,6 +111,16 @@ class ShortestPath(KBest, Enumerable):
     def ends(self, like: Tensor) -> Int[Tensor, "batch 2"]:
         """Return the numbers of the first and the last node, for the scores or structures ``like`` (B, *event)."""
 
+    def nodes_of_instances(self, batch: int, nodes: int) -> Int[np.ndarray, "batch 2"]:
+        """Return the first node of the graph of each instance, and the node after its last node, by default all nodes.
+
+        Parameters
+        ----------
+        batch, nodes : int
+            The number of instances, and of nodes.
+        """
+        return np.tile([0, nodes], (batch, 1))
+
     def without_missing_parts(self, theta: Tensor) -> Tensor:
         """Return ``theta`` with −inf for parts that an instance does not have."""
         return theta
@@ -125,8 +135,10 @@ class ShortestPath(KBest, Enumerable):
         self._check_signs(theta)
         scores, ends = to_numpy(theta.flatten(1), ends)
         y, results = zeros(*scores.shape, dtype=theta.dtype), np.empty(batch, np.bool_)
-        work = OPERATIONS_PER_ARC * batch * (len(arcs.head) + len(arcs.offset))
-        parallel_rows(dijkstra.argmax, batch, scores, *arcs, ends, self.parts_are_nodes, y.numpy(), results, work=work)
+        nodes_of = self.nodes_of_instances(batch, len(arcs.offset) - 1)
+        work = OPERATIONS_PER_ARC * int(np.diff(nodes_of + arcs.offset[nodes_of], axis=1).sum())
+        graph = (*arcs, ends, nodes_of, self.parts_are_nodes)
+        parallel_rows(dijkstra.argmax, batch, scores, *graph, y.numpy(), results, work=work)
         if not results.all():
             indices = np.flatnonzero(~results).tolist()
             raise InfeasibleError(

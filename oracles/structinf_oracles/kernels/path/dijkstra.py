@@ -56,7 +56,7 @@ def pop(keys, items, size):
 
 
 @jit
-def argmax(start, stop, theta, offset, head, part, terminals, on_nodes, y, found):
+def argmax(start, stop, theta, offset, head, part, terminals, nodes_of, on_nodes, y, found):
     """Find a best path of each instance.
 
     Parameters
@@ -69,6 +69,8 @@ def argmax(start, stop, theta, offset, head, part, terminals, on_nodes, y, found
         The node where each arc ends, and the part used by each arc.
     terminals : (B, 2) int64
         First and last node.
+    nodes_of : (B, 2) int64
+        The first node of the graph of each instance, and the node after its last node.
     on_nodes : bool
         Whether parts are nodes. The part of an arc is then its head, and a path also uses its first node.
     y : (B, P) floats
@@ -83,8 +85,8 @@ def argmax(start, stop, theta, offset, head, part, terminals, on_nodes, y, found
     by = np.empty(nodes, np.uint32)  # the part of the arc from the node before
     for b in range(start, stop):
         source, target = terminals[b, 0], terminals[b, 1]
-        settled[:] = False
-        distance[:] = np.inf
+        settled[nodes_of[b, 0] : nodes_of[b, 1]] = False
+        distance[nodes_of[b, 0] : nodes_of[b, 1]] = np.inf
         distance[source] = 0.0
         size = 0
         if not on_nodes or theta[b, source] > -np.inf:
