@@ -258,7 +258,7 @@ class Network:
 
         numbers = self.integers
         room = np.where(capacities == simplex.UNLIMITED, capacities, capacities - lower)
-        supplies = numbers.supplies - self.net_outflow(lower)
+        supplies = numbers.supplies - self.net_outflow(lower) if lower.any() else numbers.supplies
         flows = np.zeros(scores.shape, np.int64)
         left, status = np.zeros(len(scores), np.int64), np.empty(len(scores), np.int8)
         if solver == "ortools":
@@ -266,14 +266,17 @@ class Network:
         work = OPERATIONS * len(scores) * (scores.shape[1] + supplies.shape[1])
         network = (self.tails, self.heads, room, supplies, numbers.slack)
         parallel_rows(simplex.best_flows, len(scores), scores, *network, flows, left, status, work=work)
-        # Amounts that differ from a bound by at most the rounding errors of the supplies are the bound.
-        missing = left[:, None]
-        flows = np.where(flows >= room - missing, room, np.where(flows <= missing, 0, flows))
+        if left.any():
+            # Amounts that differ from a bound by at most the rounding errors of the supplies are the bound.
+            missing = left[:, None]
+            flows = np.where(flows >= room - missing, room, np.where(flows <= missing, 0, flows))
         return self._as_floats(flows + lower), status
 
     def _as_floats(self, amounts: np.ndarray, rows: slice = slice(None)) -> Float64[np.ndarray, "batch edges"]:
         """Return the integer ``amounts`` (B, E) of instances as numbers within the bounds of their edges."""
         numbers = self.integers
+        if not numbers.exponent[rows].any():
+            return amounts.astype(np.float64)
         found = np.ldexp(amounts.astype(np.float64), -numbers.exponent[rows, None])
         least, most = self.lower[rows], self.capacities[rows]
         is_full, is_empty = amounts == numbers.capacities[rows], amounts == numbers.lower[rows]
