@@ -24,7 +24,7 @@ from structinf.solver_oracle import Maximiser, Outcome, SolverOracle
 from structinf.validation import check_enumerable, check_instances
 
 from .common.constraint_program import ConstraintProgram
-from .common.distinct_rows import number_of_dimensions
+from .common.distinct_rows import number_of_dimensions, refuse_gradient
 from .common.integer_solver import cost_of_changes
 from .common.labels import reject_labels
 from .common.linear_program import LinearProgram, Matrix
@@ -211,6 +211,7 @@ class MILP(SolverOracle, Restrictable, Enumerable):
     def validate(self, theta: Tensor) -> None:
         for name, values in self.bound.items():
             check_instances(name, values, len(theta), shared=False)
+            refuse_gradient(name, values)
         if self.A is None and "A" not in self.bound:
             raise InvalidInputError("milp needs A, as an option or with the scores as instance data")
         m, d = self.bound["A"].shape[1:] if "A" in self.bound else Matrix.of(self.A).shape

@@ -253,6 +253,7 @@ def test_infeasible_and_unbounded_instances_are_named() -> None:
         ),
         ({"supplies": SUPPLIES, "capacities": 1, "lower": 2}, "got 2 above 1 for edge 0"),
         ({"supplies": SUPPLIES, "capacities": CAPACITIES > 0}, "capacities must be numbers, got torch.bool"),
+        ({"supplies": SUPPLIES.double().requires_grad_()}, r"supplies requires a gradient, .* supplies=tensor.detach"),
         ({"supplies": SUPPLIES, "graph_index": [0] * 4}, "graph_index needs a batch of graphs"),
     ],
 )

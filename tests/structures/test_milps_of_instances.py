@@ -93,3 +93,8 @@ def test_errors() -> None:
         si.relax(theta, "milp", "map", A=MATRICES * torch.nan)
     with pytest.raises(InvalidInputError, match="labels"):
         si.encode(torch.ones(3, 3, dtype=torch.int64), theta, "milp", **DATA)
+
+
+def test_data_receive_no_gradient() -> None:
+    with pytest.raises(InvalidInputError, match="A requires a gradient, but only theta receives one"):
+        si.relax(scores(), "milp", "map", A=MATRICES.clone().requires_grad_(), upper=UPPER)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 
-__all__ = ["check_integer_amounts", "distinct_rows", "number_of_dimensions"]
+__all__ = ["check_integer_amounts", "distinct_rows", "number_of_dimensions", "refuse_gradient"]
 
 _LARGEST = 2**53
 
@@ -38,6 +38,15 @@ def check_integer_amounts(name: str, amounts: Tensor) -> None:
         raise InvalidInputError(
             f"{name} must be integers of at least 0, with a sum of at most 2^53, got {amounts[index].tolist()} at "
             f"batch index {index}"
+        )
+
+
+def refuse_gradient(name: str, data: Tensor) -> None:
+    """Raise InvalidInputError if the instance data called ``name`` require a gradient, which only scores receive."""
+    if data.requires_grad:
+        raise InvalidInputError(
+            f"{name} requires a gradient, but only theta receives one; pass {name}=tensor.detach(), or with "
+            "requires_grad=False"
         )
 
 

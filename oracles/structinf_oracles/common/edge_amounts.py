@@ -15,6 +15,7 @@ from structinf.dp.graph_batch import GraphBatch
 from structinf.errors import InvalidInputError
 from structinf.shapes import Float64
 
+from .distinct_rows import refuse_gradient
 from .min_cost_flow import LARGEST, as_sequence
 
 __all__ = ["amounts_of_edges", "bounds_table", "check_bounds", "check_supplies", "supplies_by_node", "supplies_table"]
@@ -161,6 +162,7 @@ def precision_of(amounts: Tensor) -> float:
 
 
 def _check_numbers(name: str, amounts: Tensor, allowed: Tensor | None, expected: str) -> None:
+    refuse_gradient(name, amounts)
     if amounts.dtype is torch.bool:
         raise InvalidInputError(f"{name} must be numbers, got {amounts.dtype}")
     if allowed is not None:

@@ -103,7 +103,7 @@ def sample(
     if not graph.has_padding:
         pair = torch.searchsorted(graph.keys[0], key).masked_fill(none, pairs)
     else:
-        place = torch.searchsorted(graph.keys, key.transpose(0, 1).flatten(1))
+        place = torch.searchsorted(graph.keys, key.transpose(0, 1).flatten(1).contiguous())
         pair = place.unflatten(1, (n, -1)).transpose(0, 1).masked_fill(none, pairs)
     edges = pair
     if not graph.is_simple:
