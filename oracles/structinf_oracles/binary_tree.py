@@ -120,7 +120,10 @@ class BinaryTree(HypergraphProgram):
         if self.rules is not None:
             rules = dict.fromkeys(_labels("rules", rule) for rule in _rows("rules", self.rules))
             if wrong := [rule for rule in rules if len(rule) != 3]:
-                raise InvalidInputError(f"rules must be triples of labels (parent, left, right), got {wrong[0]}")
+                raise InvalidInputError(
+                    f"rules must be triples of labels (parent, left, right), got {wrong[0]}; pairs (parent, child) are "
+                    "unary_rules"
+                )
             object.__setattr__(self, "rules", tuple(rules))
         if self.unary_rules is not None:
             steps = tuple(_labels("unary_rules", step) for step in _rows("unary_rules", self.unary_rules))

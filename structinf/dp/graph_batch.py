@@ -144,7 +144,8 @@ class GraphBatch:
         ----------
         edge_index : (2, ΣE) integer Tensor
             The first and the second node of each edge, numbered over the whole batch. The edges of a graph must be
-            consecutive, as PyTorch Geometric returns them.
+            consecutive, as PyTorch Geometric returns them. PyTorch Geometric stores an undirected edge in both
+            directions, which would be parallel edges here: pass ``edge_index[:, edge_index[0] < edge_index[1]]``.
         batch : (ΣN,) integer Tensor
             The graph of each node, in ascending order from 0.
         directed : bool

@@ -82,6 +82,7 @@ def check_parameter(name: str, value: Parameter, least: float, *, is_exclusive: 
     else:
         is_valid = isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
         is_valid, received = is_valid and not (is_exclusive and value == least), repr(value)
+        received += f"; pass torch.tensor({value})" if isinstance(value, list | tuple) else ""
     if not is_valid:
         bound = f"above {least:g}" if is_exclusive else f"of at least {least:g}"
         raise InvalidInputError(f"{name} must be a finite number {bound}, or a tensor of such numbers, got {received}")

@@ -349,7 +349,7 @@ def room_scores(batch: si.GraphBatch, dtype: torch.dtype = torch.float64) -> Ten
     return torch.randn(len(batch), batch.most_edges, dtype=dtype, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.full), torch.float64])
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
 def test_lists_of_edges_one_by_one(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
     batch = si.GraphBatch.of(ROOMS, directed=False)
@@ -414,6 +414,7 @@ def test_sums_over_trees_of_lists_of_edges() -> None:
     assert (draws[0].sum(1) == torch.tensor([graph.max() for graph in ROOMS])).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
 def test_conformance_of_lists_of_edges(name: str, options: dict[str, Any]) -> None:
     last = [0, 3] if name == "matching" else [1, 0]  # labels of matchings do not tell parallel edges apart

@@ -30,7 +30,7 @@ def distinct_rows(*tables: Tensor) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
 def check_integer_amounts(name: str, amounts: Tensor) -> None:
     """Raise InvalidInputError unless ``amounts`` (B, ...) are integers of at least 0 with small sums."""
     if amounts.is_floating_point() or amounts.dtype is torch.bool:
-        raise InvalidInputError(f"{name} must be integers, got {amounts.dtype}")
+        raise InvalidInputError(f"{name} must be integers, got {amounts.dtype}; round, after scaling if needed")
     flat = amounts.unsqueeze(1).flatten(1)
     wrong = (flat < 0).any(1) | (flat > _LARGEST).any(1) | (flat.double().sum(1) > _LARGEST)
     if bool(wrong.any()):

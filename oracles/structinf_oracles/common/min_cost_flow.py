@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,8 +56,8 @@ def as_sequence(name: str, values: Any, expected: str) -> list[Any]:
     return list(values)
 
 
-def check_amounts(name: str, amounts: Iterable[Any], least: float = 0, *, unlimited: bool = False) -> tuple[Any, ...]:
-    """Return ``amounts`` as Python integers or ``math.inf``; InvalidInputError for other values.
+def check_amounts(name: str, amounts: Iterable[Any]) -> tuple[int, ...]:
+    """Return ``amounts`` as Python integers; InvalidInputError for other values.
 
     Parameters
     ----------
@@ -66,24 +65,18 @@ def check_amounts(name: str, amounts: Iterable[Any], least: float = 0, *, unlimi
         The name of the option, for messages.
     amounts : iterable
         The amounts to check.
-    least : float
-        The least allowed amount.
-    unlimited : bool
-        Whether ``math.inf`` is allowed.
     """
     checked = []
     for i, amount in enumerate(amounts):
         value = amount.item() if hasattr(amount, "item") else amount
-        infinite = unlimited and value == math.inf
-        if isinstance(value, bool) or not (infinite or (isinstance(value, int) and least <= value <= LARGEST)):
-            expected = "integers" if least < 0 else f"integers of at least {least}"
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
             raise InvalidInputError(
-                f"{name} must be {expected}, and at most 2^53{', or math.inf' if unlimited else ''}, got {amount!r} at "
-                f"index {i}"
+                f"{name} must be integers of at least 0, and at most 2^53, got {amount!r} at index {i}"
+                + ("; flow takes fractional amounts" if isinstance(value, float) else "")
             )
         checked.append(value)
-    if not unlimited and sum(map(abs, checked)) > LARGEST:
-        raise InvalidInputError(f"{name} must have a sum of magnitudes of at most 2^53, got {sum(map(abs, checked))}")
+    if sum(checked) > LARGEST:
+        raise InvalidInputError(f"{name} must have a sum of at most 2^53, got {sum(checked)}")
     return tuple(checked)
 
 
