@@ -16,6 +16,7 @@ from structinf.kernels import parallel_rows, to_numpy
 from structinf.shapes import Bool, Float, Float64, Int
 from structinf.validation import list_instances
 
+from ..kernels.flow.limits import UNLIMITED
 from .flow_lists import integer_flows, vertices
 from .labels import reject_labels
 
@@ -159,8 +160,6 @@ class Network:
     @cached_property
     def integers(self) -> _Integers:
         """The numbers of the networks as integers."""
-        from ..kernels.flow.network_simplex import UNLIMITED
-
         tables = (self.lower, self.capacities, self.supplies)
         rows = rows_of(*tables)
         lower, capacities, supplies = (np.broadcast_to(t, (rows, t.shape[1])) for t in tables)
@@ -250,7 +249,7 @@ class Network:
         from ..kernels.flow import network_simplex as simplex
 
         numbers = self.integers
-        room = np.where(capacities == simplex.UNLIMITED, capacities, capacities - lower)
+        room = np.where(capacities == UNLIMITED, capacities, capacities - lower)
         supplies = numbers.supplies - self.net_outflow(lower) if lower.any() else numbers.supplies
         flows = np.zeros(scores.shape, np.int64)
         left, status = np.zeros(len(scores), np.int64), np.empty(len(scores), np.int8)
@@ -307,8 +306,6 @@ class Network:
 
     def _approach(self, scores: np.ndarray, room: np.ndarray, supplies: np.ndarray, flows: np.ndarray) -> None:
         """Write nearly optimal flows to ``flows`` for the instances solved by ortools, which holds the GIL."""
-        from ..kernels.flow.network_simplex import UNLIMITED
-
         solver = _ortools()
         batch, nodes = len(scores), np.arange(supplies.shape[1], dtype=np.int32)
         # ortools multiplies scores by the number of nodes and sums them over paths. The sums must stay within int64.
@@ -335,8 +332,6 @@ class Network:
 
         Of a network with fractional amounts, all vertices of its polytope.
         """
-        from ..kernels.flow.network_simplex import UNLIMITED
-
         first = slice(0, 1)
         lower, capacities, supplies, _, exponent = (table[first] for table in self.integers)
         room = np.where(capacities == UNLIMITED, UNLIMITED, capacities - lower)

@@ -29,12 +29,11 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
+from .limits import UNLIMITED
+
 __all__ = ["FOUND", "INFEASIBLE", "UNBOUNDED", "UNLIMITED", "best_flows"]
 
 FOUND, INFEASIBLE, UNBOUNDED = 0, 1, 2
-
-UNLIMITED = 2**62
-"""The capacity of edges without a limit."""
 
 EMPTY, IN_TREE, FULL = 1, 0, -1
 
