@@ -33,7 +33,8 @@ from .common.edge_amounts import (
     supplies_table,
 )
 from .common.graph_batches import check_graph_index, edges_in_use
-from .common.min_cost_flow import Network, Solver, check_solver, rows_of
+from .common.integer_amounts import rows_of
+from .common.min_cost_flow import Network, Solver, check_solver
 
 __all__ = ["Flow"]
 

@@ -251,6 +251,7 @@ def test_forms_of_options() -> None:
     ("supplies", "capacities", "message"),
     [
         ([1, 0, 0], None, "supplies must sum to 0, got 1"),
+        ([10**15 + 1, 0, -(10**15)], None, "supplies must sum to 0, got 1"),
         ({0: 1, 7: -1}, None, "7 is not a node of the graph"),
         ([1.5, 0, -1], None, "supplies must sum to 0, got 0.5"),
         ([math.inf, 0, -math.inf], None, "supplies must be finite numbers, got inf at index 0"),

@@ -141,6 +141,26 @@ def test_supplies_with_rounding_errors() -> None:
     assert large.tolist() == [1e200, 0.0, 1e200] or large.tolist() == [1e200, 1e183, 1e200]
 
 
+def test_large_capacities_round_no_small_amounts() -> None:
+    edges, theta = [(0, 1), (1, 2), (2, 1), (0, 2)], torch.tensor([[-1.0, -1.0, -1.0, -3.0]] * 3, dtype=torch.float64)
+    theta[2, 1:3] = 1.0  # fills the cycle
+    data = {
+        "supplies": torch.tensor([[0.1, 0.2, -0.30000000000000004]] * 3, dtype=torch.float64),
+        "capacities": torch.tensor([[1e300, 1e18, 1e12, 0.05]] * 3, dtype=torch.float64),
+    }
+    theta[1, 1] = -9.0
+    y = si.relax(theta, "flow", "map", graph=edges, **data)
+    assert y[0].tolist() == [0.1, 0.1 + 0.2, 0.0, 0.0]
+    assert y[1].tolist() == pytest.approx([0.05, 0.25, 0.0, 0.05], abs=1e-16)
+    assert y[2].tolist() == pytest.approx([0.1, 1e12 + 0.3, 1e12, 0.0], rel=1e-15, abs=1e-4)
+    for b in range(3):
+        own = si.relax(theta[b], "flow", "map", graph=edges, **{k: v[b] for k, v in data.items()})
+        assert torch.equal(own, y[b])
+    whole = si.relax(theta[:1], "flow", "map", graph=edges, supplies=[2, 0, -2], capacities=[1e300, 1e18, 1.0, 1.0])
+    assert whole.tolist() == [[2, 2, 0, 0]]
+    assert si.topk(theta[:1], "flow", 2, graph=edges, supplies=[2, 0, -2], capacities=[1e300, 5, 1, 1]).valid.all()
+
+
 # ----------------------------------------------------------------------------- gradients, labels and k best
 
 
@@ -247,6 +267,7 @@ def test_infeasible_and_unbounded_instances_are_named() -> None:
         ({"supplies": SUPPLIES[:3]}, "supplies must have the batch shape"),
         ({"supplies": SUPPLIES, "capacities": -CAPACITIES}, "capacities must be numbers, at least 0, .* index 0"),
         ({"supplies": SUPPLIES, "capacities": CAPACITIES[:, :6]}, r"capacities must have shape \(..., 7\)"),
+        ({"supplies": SUPPLIES.double() * 1e305}, r"supplies must be at most 2\^1000"),
         ({"supplies": SUPPLIES, "lower": LOWER.double() * math.inf}, "lower must be numbers, at least 0"),
         (
             {"supplies": SUPPLIES, "capacities": CAPACITIES, "lower": 2 * LOWER},

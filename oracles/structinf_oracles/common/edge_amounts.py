@@ -16,11 +16,15 @@ from structinf.errors import InvalidInputError
 from structinf.shapes import Float64
 
 from .distinct_rows import refuse_gradient
-from .min_cost_flow import LARGEST, as_sequence
+from .integer_amounts import LARGEST
+from .min_cost_flow import as_sequence
 
 __all__ = ["amounts_of_edges", "bounds_table", "check_bounds", "check_supplies", "supplies_by_node", "supplies_table"]
 
 PRECISION = 2.0**-52
+
+_LARGEST_FLOAT = 2.0**1000
+"""The largest fractional amount: sums of as many as there are edges do not overflow."""
 
 _Amounts = int | float
 
@@ -39,6 +43,8 @@ def _checked(name: str, amounts: Any, least: float, *, unlimited: bool = False) 
             )
         if not infinite and float(value).is_integer() and abs(value) <= LARGEST:
             value = int(value)
+        if isinstance(value, float) and not infinite and abs(value) > _LARGEST_FLOAT:
+            raise InvalidInputError(f"{name} must be at most 2^1000, got {amount!r} at index {i}")
         if isinstance(value, int) and abs(value) > LARGEST:
             raise InvalidInputError(f"{name}: integers must be at most 2^53, got {amount!r} at index {i}")
         checked.append(value)
@@ -73,7 +79,8 @@ def supplies_by_node(supplies: Any, graph: Graph) -> tuple[tuple[Any, _Amounts],
         else:
             supplies = dict(enumerate(given))
     amounts = _checked("supplies", supplies.values(), -math.inf)
-    if abs(math.fsum(amounts)) > 64 * PRECISION * math.fsum(map(abs, amounts)):
+    allowed = 0.0 if all(isinstance(a, int) for a in amounts) else 64 * PRECISION * math.fsum(map(abs, amounts))
+    if abs(math.fsum(amounts)) > allowed:
         raise InvalidInputError(
             f"supplies must sum to 0, got {math.fsum(amounts):g}; balance the nodes of positive supply, where flow "
             "begins, and of negative supply, where flow ends"
@@ -141,7 +148,8 @@ def check_supplies(supplies: Tensor, graph: Graph | GraphBatch, nodes_in_use: np
     _check_numbers("supplies", supplies, supplies.isfinite() if supplies.is_floating_point() else None, "finite")
     amounts = supplies.double().cpu()
     sums, sizes = amounts.sum(1), amounts.abs().sum(1)
-    _reject("supplies", supplies, sums.abs() > 64 * precision_of(supplies) * sizes, "must sum to 0")
+    allowed = 64 * precision_of(supplies) * sizes if supplies.is_floating_point() else torch.zeros_like(sizes)
+    _reject("supplies", supplies, sums.abs() > allowed, "must sum to 0")
     if nodes_in_use is not None:
         outside = torch.arange(nodes, device="cpu") >= torch.from_numpy(nodes_in_use).unsqueeze(1)
         _reject("supplies", supplies, (outside & (amounts != 0)).any(1), "must be 0 beyond the nodes of the graph")
@@ -167,7 +175,10 @@ def _check_numbers(name: str, amounts: Tensor, allowed: Tensor | None, expected:
         raise InvalidInputError(f"{name} must be numbers, got {amounts.dtype}")
     if allowed is not None:
         _reject(name, amounts, ~allowed.all(1), f"must be numbers, {expected}")
-    if not amounts.is_floating_point():
+    if amounts.is_floating_point():
+        too_large = (amounts.abs() > _LARGEST_FLOAT) & amounts.isfinite()
+        _reject(name, amounts, too_large.any(1), "must be at most 2^1000")
+    else:
         too_large = (amounts.abs() > LARGEST).any(1) | (amounts.abs().double().sum(1) > LARGEST)
         _reject(name, amounts, too_large, "must be integers with a sum of magnitudes of at most 2^53")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,14 +18,12 @@ from structinf.validation import list_instances
 
 from ..kernels.flow.limits import UNLIMITED
 from .flow_lists import integer_flows, vertices
+from .integer_amounts import LARGEST, Integers, rows_of, to_integers
 from .labels import reject_labels
 
-__all__ = ["LARGEST", "Network", "Solver", "as_sequence", "check_amounts", "check_solver", "rows_of"]
+__all__ = ["Network", "Solver", "as_sequence", "check_amounts", "check_solver"]
 
 Solver = Literal["simplex", "ortools"]
-
-LARGEST = 2**53
-"""The largest amount; float64 represents all integers up to here exactly."""
 
 # Estimated elementary operations per edge and node, from the pivots of small networks.
 OPERATIONS = 500
@@ -97,40 +95,9 @@ def _ortools() -> Any:
     return min_cost_flow
 
 
-def rows_of(*tables: np.ndarray | Tensor) -> int:
-    """Return the number of rows of ``tables`` (1 | B, ...) together, 1 or B."""
-    return np.broadcast_shapes(*((len(table),) for table in tables))[0]
-
-
-class _Integers(NamedTuple):
-    """The numbers of networks as integers, in units of 2^−exponent; tables of 1 or B rows.
-
-    Attributes
-    ----------
-    lower, capacities : (1 | B, E) int64 array
-        The lower bound of each edge, and its capacity; ``UNLIMITED`` without a limit.
-    supplies : (1 | B, N) int64 array
-        The supply of each node, with a sum of exactly 0.
-    slack : (1 | B,) int64 array
-        The amount of the supplies that may be left.
-    exponent : (1 | B,) int64 array
-        0 for networks of integers.
-    """
-
-    lower: np.ndarray
-    capacities: np.ndarray
-    supplies: np.ndarray
-    slack: np.ndarray
-    exponent: np.ndarray
-
-
 @dataclass(frozen=True, eq=False)
 class Network:
     """A network of edges with capacities between nodes with supplies; each table has 1 or B rows.
-
-    Fractional amounts become integers in units of the largest power of two for which no sum overflows. This conversion
-    is exact for amounts within a factor of 2^−7 of their sum, and has an error of 2^−60 of the sum otherwise. Equal
-    vertices then have equal numbers.
 
     Attributes
     ----------
@@ -146,6 +113,10 @@ class Network:
         The name of a flow in messages.
     precision : float
         The relative rounding error of fractional amounts. Supplies may be left up to 64 times this share of their sum.
+    limits : (1 | B,) int64 array
+        How many groups of large fractional capacities are limits, from the smallest group on. A capacity is large if it
+        is far above all smaller amounts. By default none is a limit, unless an edge could then carry any amount: the
+        unit of all amounts would else grow with them.
     """
 
     tails: np.ndarray
@@ -156,26 +127,13 @@ class Network:
     free: int = field(default=0, kw_only=True)
     what: str = field(default="flow", kw_only=True)
     precision: float = field(default=2.0**-52, kw_only=True)
+    limits: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64), kw_only=True)
 
     @cached_property
-    def integers(self) -> _Integers:
+    def integers(self) -> Integers:
         """The numbers of the networks as integers."""
-        tables = (self.lower, self.capacities, self.supplies)
-        rows = rows_of(*tables)
-        lower, capacities, supplies = (np.broadcast_to(t, (rows, t.shape[1])) for t in tables)
-        finite = np.where(np.isinf(capacities), 0.0, capacities)
-        size = np.abs(supplies).sum(1) + lower.sum(1)
-        whole = np.concatenate([lower, finite, supplies], 1)
-        is_integral = (whole == np.rint(whole)).all(1) & (np.abs(whole) <= LARGEST).all(1) & (size < 2.0**60)
-        exponent = np.where(is_integral, 0, 59 - np.frexp(size + 2 * finite.sum(1))[1]).astype(np.int64)
-        low, most, outflow = (
-            np.rint(np.ldexp(t, exponent[:, None])).astype(np.int64) for t in (lower, finite, supplies)
-        )
-        # Rounded supplies need not add up to 0. The node of the largest supply takes the difference.
-        if outflow.shape[1]:
-            outflow[np.arange(rows), np.abs(outflow).argmax(1)] -= outflow.sum(1)
-        slack = np.where(is_integral, 0, np.rint(np.ldexp(64 * self.precision * size, exponent))).astype(np.int64)
-        return _Integers(low, np.where(np.isinf(capacities), UNLIMITED, most), outflow, slack, exponent)
+        tables = (self.lower, self.capacities, self.supplies, self.limits[:, None])
+        return to_integers(*tables, precision=self.precision)
 
     @property
     def fractional(self) -> Bool[np.ndarray, " rows"]:
@@ -195,6 +153,8 @@ class Network:
         # An edge of score −inf cannot carry its lower bound.
         impossible = (np.isneginf(scores) & (self.integers.lower > 0)).any(1)
         flows, status = self._solve(scores, *self.integers[:2], solver)
+        if (exact := self._with_capacities(status)) is not None:
+            return exact.best(theta, solver)
         for outcome, error in (
             ((status == simplex.INFEASIBLE) | impossible, self._infeasible),
             (status == simplex.UNBOUNDED, self._unbounded),
@@ -223,14 +183,31 @@ class Network:
             # A bound that is the network's own bound, rounded to the dtype of the scores, allows all values.
             is_own = given == torch.from_numpy(own[:, :parts]).to(bound).double().cpu().numpy()
             limited = ~is_own & np.isfinite(given)
-            amounts = np.rint(np.ldexp(np.where(limited, given, 0.0), exponent)).astype(np.int64)
+            amounts = np.ldexp(np.where(limited, given, 0.0), exponent).clip(max=2.0**61)
+            amounts = np.rint(amounts).astype(np.int64)
             table[:, :parts] = np.where(limited, choose(table[:, :parts], amounts), table[:, :parts])
         found = np.array((least <= most).all(1) & ~(np.isneginf(scores) & (least > 0)).any(1))
         flows, status = self._solve(scores, least * found[:, None], most * found[:, None])
+        if (exact := self._with_capacities(np.where(found, status, simplex.FOUND))) is not None:
+            return exact.best_within(theta, low, high)
         if (unbounded := found & (status == simplex.UNBOUNDED)).any():
             raise self._unbounded(np.flatnonzero(unbounded).tolist())
         found &= status != simplex.INFEASIBLE
         return torch.from_numpy(flows[:, :parts]).to(theta), torch.from_numpy(found).to(theta.device)
+
+    def _with_capacities(self, status: np.ndarray) -> Network | None:
+        """Return the network with more capacities of the instances that are unbounded without them; None without any.
+
+        Parameters
+        ----------
+        status : (B,) int8 array
+            The outcome of each instance.
+        """
+        from ..kernels.flow import network_simplex as simplex
+
+        raised = (self.integers.capacities == UNLIMITED) & np.isfinite(self.capacities)
+        wrong = (status == simplex.UNBOUNDED) & raised.any(1)
+        return replace(self, limits=self.limits + wrong) if wrong.any() else None
 
     def _scores(self, theta: Tensor) -> Float64[np.ndarray, "batch edges"]:
         """Return the scores of all edges, with 0 for edges without an entry in θ."""
@@ -332,6 +309,8 @@ class Network:
 
         Of a network with fractional amounts, all vertices of its polytope.
         """
+        if not self.limits.all():
+            return replace(self, limits=np.full(1, UNLIMITED)).all()
         first = slice(0, 1)
         lower, capacities, supplies, _, exponent = (table[first] for table in self.integers)
         room = np.where(capacities == UNLIMITED, UNLIMITED, capacities - lower)
