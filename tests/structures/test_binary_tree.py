@@ -314,8 +314,10 @@ def test_mixed_lengths_with_unary_rules() -> None:
         mean = si.relax(theta, tree, relaxation, lengths=lengths)
         for b, n in enumerate(lengths.tolist()):
             own = theta[b, :n, :n]
-            if n:
+            if n and relaxation == "sparsemap":
                 torch.testing.assert_close(mean[b, :n, :n], si.relax(own, tree, relaxation), atol=1e-12, rtol=0)
+            elif n:
+                assert torch.equal(mean[b, :n, :n], si.relax(own, tree, relaxation))
             assert mean[b].sum() == pytest.approx(max(2 * n - 1, 0))
     y = si.relax(theta, tree, "map", lengths=lengths)
     labels = si.decode(y, tree, lengths=lengths)
