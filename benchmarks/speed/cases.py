@@ -20,6 +20,7 @@ from . import (
     soft_dtw,
     spanning_tree,
     sparsemap,
+    transitions,
     transport,
     trees,
 )
@@ -48,6 +49,7 @@ CASES: dict[str, Case | Limit] = {
         *transport.CASES,
         *sparsemap.CASES,
         *perturbed.CASES,
+        *transitions.LIMITS,
         *attention.LIMITS,
         *overhead.LIMITS,
     )

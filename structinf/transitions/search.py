@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from ..errors import InfeasibleError, InvalidInputError, UnsupportedError
 from ..noise import Gumbel
 from ..parts import Parts, map_parts
+from .action_blocks import ActionBlocks
 from .states import concatenate, select
 from .system import CheckedSystem
 
-_BLOCK = 16
-"""The number of actions in a block."""
-
-__all__ = ["Beam", "GumbelKeys", "LengthPenalty", "Slots", "best_columns", "gather_structures", "search"]
+__all__ = ["Beam", "GumbelKeys", "Keys", "LengthPenalty", "Slots", "best_columns", "gather_structures", "search"]
 
 
 def best_columns(scores: Tensor, k: int) -> Tensor:
@@ -34,71 +33,46 @@ def best_columns(scores: Tensor, k: int) -> Tensor:
     return index[:, :k]
 
 
-class RowKeys(abc.ABC):
-    """Keys of the children of N states, as increasing functions of their scores."""
+class Keys(abc.ABC):
+    """Keys by which a search compares sequences: the largest stay.
 
-    @abc.abstractmethod
-    def of(self, rows: Tensor, scores: Tensor) -> Tensor:
-        """Return the keys of children with ``scores`` (M, ...) of the states ``rows`` (M,), in float64."""
-
-    @abc.abstractmethod
-    def least_scores(self, keys: Tensor) -> Tensor:
-        """Return the least scores of children with keys of at least ``keys`` (N,), for each state."""
-
-
-@dataclass(frozen=True)
-class _PenalizedTotals(RowKeys):
-    totals: Tensor
-    divisor: float
-
-    def of(self, rows: Tensor, scores: Tensor) -> Tensor:
-        return (_like(self.totals[rows], scores) + scores) / self.divisor
-
-    def least_scores(self, keys: Tensor) -> Tensor:
-        scaled = keys * self.divisor
-        rounding = 4 * torch.finfo(scaled.dtype).eps * (scaled.abs() + self.totals.abs())
-        return scaled - torch.where(rounding < torch.inf, rounding, 0.0) - self.totals
-
-
-@dataclass(frozen=True)
-class _ConditionedGumbels(RowKeys):
-    """Keys −log(e^−parent − e^−best + e^−own) of children, for their perturbed log-probabilities and the best of these.
-
-    With y = best − own, the key is parent − log(1 + e^(parent − best) (e^y − 1)).
+    The key of a set of sequences is the largest key in it. The best score of a block of actions gives the key of the
+    block, from which the keys of its actions follow.
     """
 
-    parents: Tensor
-    best: Tensor
-    """The largest score of the children of each state."""
-    offset: Tensor
-    """parent − best, for the perturbed log-probabilities of whole sequences."""
+    needs_sums: ClassVar[bool] = False
+    """Whether the keys depend on the log-sum-exp of each block."""
 
-    def of(self, rows: Tensor, scores: Tensor) -> Tensor:
-        gap = _like(self.best[rows], scores) - scores.double()
-        return _like(self.parents[rows], scores) - softplus(_like(self.offset[rows], scores) + _log_expm1(gap))
+    @abc.abstractmethod
+    def start(self, batch: int, device: torch.device) -> Tensor:
+        """Return the keys of the first states, (B, 1)."""
 
-    def least_scores(self, keys: Tensor) -> Tensor:
-        room = self.parents - keys
-        found = self.best - softplus(_log_expm1(room.clamp(min=0)) - self.offset)
-        return torch.where(room >= 0, found, torch.inf)
+    @abc.abstractmethod
+    def of_blocks(self, blocks: ActionBlocks, base: Tensor, keys: Tensor, steps: int) -> Tensor:
+        """Return the keys of blocks of actions, (N, J) in float64.
 
+        Parameters
+        ----------
+        blocks : ActionBlocks
+            The actions of N states, after ``steps`` actions in all.
+        base : (N,) float64 Tensor
+            The number to add to the score of an action for the score of its sequence.
+        keys : (N,) float64 Tensor
+            The keys of the states.
+        """
 
-def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + e^x), of ±inf as well."""
-    return x.clamp(min=0) + torch.log1p((-x.abs()).exp())
+    @abc.abstractmethod
+    def of_actions(self, scores: Tensor, base: Tensor, keys: Tensor, steps: int) -> Tensor:
+        """Return the keys of actions with ``scores`` (M, n), in M blocks with ``keys`` (M,), in float64."""
 
 
 def _log_expm1(x: Tensor) -> Tensor:
-    """Return log(e^x − 1) of x ≥ 0, the inverse of :func:`softplus`."""
+    """Return log(e^x − 1) of x ≥ 0, the inverse of softplus."""
     return x + (-torch.expm1(-x)).log()
 
 
-def _like(values: Tensor, scores: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (scores.ndim - 1))
-
-
 @dataclass(frozen=True)
-class LengthPenalty:
+class LengthPenalty(Keys):
     """Keys of beam search: the score of a sequence of n actions, divided by ((5 + n) / 6)^exponent.
 
     References
@@ -109,11 +83,12 @@ class LengthPenalty:
     exponent: float = 0.0
 
     def start(self, batch: int, device: torch.device) -> Tensor:
-        """Return the keys of the first states, (B, 1)."""
         return torch.zeros(batch, 1, dtype=torch.float64, device=device)
 
-    def children(self, scores: Tensor, totals: Tensor, keys: Tensor, steps: int) -> tuple[Tensor, RowKeys]:
-        """Return scores (N, A) that rank the children of each state, and their keys after ``steps`` actions."""
+    def of_blocks(self, blocks: ActionBlocks, base: Tensor, keys: Tensor, steps: int) -> Tensor:
+        return self.of_actions(blocks.best, base, keys, steps)
+
+    def of_actions(self, scores: Tensor, base: Tensor, keys: Tensor, steps: int) -> Tensor:
         try:
             divisor = ((5 + steps) / 6) ** self.exponent
         except OverflowError:
@@ -121,15 +96,18 @@ class LengthPenalty:
                 f"length_penalty {self.exponent!r} is too large for sequences of {steps} actions: "
                 "((5 + n) / 6)^length_penalty overflows; use a smaller length_penalty"
             ) from None
-        return scores, _PenalizedTotals(totals, divisor)
+        total = base[:, None] + scores
+        return total if divisor == 1 else total / divisor
 
 
 @dataclass(frozen=True)
-class GumbelKeys:
+class GumbelKeys(Keys):
     """Keys of stochastic beam search: perturbed log-probabilities, whose k largest are a sample without replacement.
 
     The key of a state is the largest of the keys of its sequences, a Gumbel variable with the state's log-probability
-    as location. The keys of the children are Gumbel variables conditioned on their maximum, the key of the parent.
+    as location. The keys of its blocks of actions are Gumbel variables conditioned on their maximum, the key of the
+    state, and the keys of the actions of a block are conditioned on the key of the block. A search draws noise for the
+    actions of few blocks.
 
     References
     ----------
@@ -139,18 +117,27 @@ class GumbelKeys:
 
     generator: torch.Generator | None = None
 
+    needs_sums: ClassVar[bool] = True
+
     def start(self, batch: int, device: torch.device) -> Tensor:
-        """Return the keys of the first states, (B, 1)."""
-        return self._draw((batch, 1), torch.float64, device)
+        return self._draw((batch, 1), device)
 
-    def children(self, scores: Tensor, totals: Tensor, keys: Tensor, steps: int) -> tuple[Tensor, RowKeys]:
-        """Return scores (N, A) that rank the children of each state, and their keys after ``steps`` actions."""
-        noisy = self._draw(scores.shape, scores.dtype, scores.device).add_(scores)
-        best = noisy.amax(1).double() if noisy.shape[1] else keys.new_full((len(noisy),), -torch.inf)
-        return noisy, _ConditionedGumbels(keys, best, keys - totals - best)
+    def of_blocks(self, blocks: ActionBlocks, base: Tensor, keys: Tensor, steps: int) -> Tensor:
+        assert blocks.log_sums is not None
+        return self.of_actions(blocks.log_sums, base, keys, steps)
 
-    def _draw(self, shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return Gumbel().sample(shape, dtype=dtype, device=device, generator=self.generator)
+    def of_actions(self, scores: Tensor, base: Tensor, keys: Tensor, steps: int) -> Tensor:
+        if not scores.shape[1]:
+            return scores.double()
+        noisy = self._draw(scores.shape, scores.device).add_(scores)
+        best = noisy.amax(1, keepdim=True)
+        # −log(e^−key − e^−best + e^−own) with y = best − own is key − log(1 + e^(key − best) (e^y − 1)).
+        offset = (keys - base)[:, None] - best
+        found = keys[:, None] - softplus(offset + _log_expm1(best - noisy), threshold=40)
+        return found.masked_fill_(noisy == -torch.inf, -torch.inf)
+
+    def _draw(self, shape: Any, device: torch.device) -> Tensor:
+        return Gumbel().sample(shape, dtype=torch.float64, device=device, generator=self.generator)
 
 
 @dataclass(frozen=True)
@@ -218,7 +205,7 @@ def search(
     system: CheckedSystem,
     inputs: Any,
     k: int | None,
-    keys: LengthPenalty | GumbelKeys,
+    keys: Keys,
     most: int = 0,
     *,
     on_dead_end: str = "drop",
@@ -245,12 +232,18 @@ def search(
         if not len(taken):
             break
         system.check_number_of_steps(steps)
-        scores = system.action_scores(state)
+        blocks = ActionBlocks.of(system.raw_scores(state), sums=system.normalize or keys.needs_sums)
+        best = blocks.best_of_rows()
+        system.check_best_scores(best)
         if on_dead_end == "raise":
-            is_dead = ~(scores > -torch.inf).any(1)
+            is_dead = best == -torch.inf
             if bool(is_dead.any()):
                 raise dead_end_error(system.label, int(taken[is_dead][0]) // slots.live.shape[1])
-        slots, parents, action = _choose(scores, slots, taken, keys, steps, k)
+        base = slots.totals.flatten()[taken]
+        if system.normalize:
+            assert blocks.log_sums is not None
+            base = base - blocks.log_sums.logsumexp(1).masked_fill(best == -torch.inf, 0.0)
+        slots, parents, action = _choose(blocks, base, slots, taken, keys, steps, k)
         if k is None and slots.keys.shape[1] > most:
             raise UnsupportedError(
                 f"an instance of {system.label} has more than {most} sequences of actions; use samples instead of all "
@@ -274,20 +267,20 @@ def search(
 
 
 def _choose(
-    scores: Tensor, slots: Slots, taken: Tensor, keys: LengthPenalty | GumbelKeys, steps: int, k: int | None
+    blocks: ActionBlocks, base: Tensor, slots: Slots, taken: Tensor, keys: Keys, steps: int, k: int | None
 ) -> tuple[Slots, Tensor, Tensor]:
     """Return the best children: their slots with ``live`` as index of the parent's state, parent slots and actions.
 
-    Finished sequences compete with the children of the others. Row i of ``scores`` belongs to the slot ``taken[i]``.
+    Finished sequences compete with the children of the others. Row i of the ``blocks``, and of the ``base`` of their
+    scores, belongs to the slot ``taken[i]``.
     """
     batch, width = slots.keys.shape
     totals, own_keys = slots.totals.flatten(), slots.keys.flatten()
-    ranked, row_keys = keys.children(scores, totals[taken], own_keys[taken], steps)
-    row, action = _candidates(ranked, row_keys, slots, taken, k)
+    row, action, score, key = _candidates(blocks, base, slots, taken, keys, steps, k)
     ended = (slots.finished.flatten() >= 0).nonzero()[:, 0]
     place = torch.cat([taken[row], ended])
-    found_keys = torch.cat([row_keys.of(row, ranked[row, action]), own_keys[ended]])
-    found_totals = torch.cat([totals[taken[row]] + scores[row, action], totals[ended]])
+    found_keys = torch.cat([key, own_keys[ended]])
+    found_totals = torch.cat([base[row] + score, totals[ended]])
     # By instance, then by key, then by slot and action.
     order = place.argsort(stable=True)
     order = order[found_keys[order].argsort(descending=True, stable=True)]
@@ -312,37 +305,32 @@ def _choose(
     return slots, table(place % width, 0), table(torch.cat([action, no_action]), -1)
 
 
-def _candidates(ranked: Tensor, keys: RowKeys, slots: Slots, taken: Tensor, k: int | None) -> tuple[Tensor, Tensor]:
-    """Return rows and actions, sorted, of children that include the k best of each instance; all children for None.
+def _candidates(
+    blocks: ActionBlocks, base: Tensor, slots: Slots, taken: Tensor, keys: Keys, steps: int, k: int | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return rows, actions, scores and keys of children that include the k best of each instance; of all for None.
 
-    The k-th largest of the maxima of blocks of actions bounds the k-th best child from below. The bound takes two
-    passes over the scores, much less than a partial sort of each row.
+    They are sorted by row and action. A block has a child with the key of the block, so that the k-th largest key of
+    the blocks of an instance bounds its k-th best child from below.
     """
-    count, actions = ranked.shape
-    least: Any = torch.finfo(ranked.dtype).min
-    if k is not None and actions > _BLOCK:
-        blocks = actions // _BLOCK
-        # Block j holds the actions j, j + blocks, ...; the last block holds the rest.
-        maxima = ranked[:, : blocks * _BLOCK].view(count, _BLOCK, blocks).amax(1)
-        if blocks * _BLOCK < actions:
-            maxima = torch.cat([maxima, ranked[:, blocks * _BLOCK :].amax(1, keepdim=True)], 1)
-        batch, width = slots.keys.shape
-        rows = torch.arange(count, device=ranked.device)
-        table = slots.keys.new_full((batch * width, maxima.shape[1]), -torch.inf)
-        best = keys.of(rows, maxima)
-        table[taken] = best
+    batch, width = slots.keys.shape
+    of_blocks = keys.of_blocks(blocks, base, slots.keys.flatten()[taken], steps)
+    least = torch.full_like(base, -torch.inf)
+    if k is not None:
+        table = slots.keys.new_full((batch * width, of_blocks.shape[1]), -torch.inf)
+        table[taken] = of_blocks
         bounds = torch.cat([table.view(batch, -1), slots.keys.masked_fill(slots.finished < 0, -torch.inf)], 1)
-        bound = bounds.topk(min(k, bounds.shape[1]), 1).values[:, -1] if bounds.shape[1] >= k else None
-        if bound is not None:
-            bound = bound[taken.div(width, rounding_mode="floor")]
-            exact = keys.least_scores(bound)
-            slack = 16 * torch.finfo(ranked.dtype).eps * (1 + exact.abs())
-            bounded = torch.where(exact.isfinite(), exact - slack, exact).to(ranked.dtype)
-            # The maxima that decide the bound stay, whatever the rounding errors of their least score.
-            bounded = bounded.minimum(maxima.masked_fill(best < bound[:, None], torch.inf).amin(1))
-            least = bounded.clamp(min=least)[:, None]
-    rows, columns = (ranked >= least).nonzero().unbind(1)
-    return rows, columns
+        if bounds.shape[1] >= k:
+            least = bounds.topk(k, 1).values[:, -1][taken.div(width, rounding_mode="floor")]
+    lowest = torch.finfo(base.dtype).min
+    least = least.clamp(min=lowest)
+    rows, block = (of_blocks >= least[:, None]).nonzero().unbind(1)
+    actions, scores = blocks.children(rows, block)
+    of_children = keys.of_actions(scores, base[rows], of_blocks[rows, block], steps)
+    index, place = (of_children >= least[rows, None]).nonzero().unbind(1)
+    rows, actions = rows[index], actions[index, place]
+    order = (rows * max(blocks.scores.shape[1], 1) + actions).argsort()
+    return rows[order], actions[order], scores[index, place][order], of_children[index, place][order]
 
 
 def _numbered(flags: Tensor, first: int) -> Tensor:

@@ -162,8 +162,8 @@ class CheckedSystem:
         state = self.system.start(inputs)
         return state, size(state)
 
-    def action_scores(self, state: State) -> Tensor:
-        """Return the log-probabilities, or the scores, of the next action, (N, A); all −inf for a dead end."""
+    def raw_scores(self, state: State) -> Tensor:
+        """Return the scores of the next action, (N, A), divided by the temperature, in float32 or float64."""
         count = size(state)
         scores = self.system.actions(state)
         if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != count or not scores.is_floating_point():
@@ -174,18 +174,25 @@ class CheckedSystem:
             )
         if scores.dtype not in (torch.float32, torch.float64):
             scores = scores.float()
-        scores = cast(Tensor, divide_by_temperature(scores, self.temperature))
-        found = scores.log_softmax(1) if self.normalize else scores
-        # Rows with NaN or +inf, and rows of −inf alone, are NaN after the log-softmax.
-        best = found.detach().amax(1) if scores.shape[1] else scores.new_zeros(count)
-        suspect = (~(best < torch.inf)).nonzero()[:, 0]
-        if len(suspect):
-            is_dead = (scores.detach() == -torch.inf).all(1)
-            if not bool(is_dead[suspect].all()):
-                row = int(suspect[~is_dead[suspect]][0])
-                raise PluginError(f"actions() of {self.label} returned NaN or +inf for the state in row {row}")
-            found = scores.masked_fill(is_dead[:, None], 0.0).log_softmax(1).masked_fill(is_dead[:, None], -torch.inf)
-        return found
+        return cast(Tensor, divide_by_temperature(scores, self.temperature))
+
+    def check_best_scores(self, best: Tensor) -> None:
+        """Raise PluginError if the best score (N,) of a state is NaN or +inf."""
+        wrong = (~(best < torch.inf)).nonzero()[:, 0]
+        if len(wrong):
+            raise PluginError(f"actions() of {self.label} returned NaN or +inf for the state in row {int(wrong[0])}")
+
+    def action_scores(self, state: State) -> Tensor:
+        """Return the log-probabilities, or the scores, of the next action, (N, A); all −inf for a dead end."""
+        scores = self.raw_scores(state)
+        best = scores.detach().amax(1) if scores.shape[1] else scores.new_full((len(scores),), -torch.inf)
+        self.check_best_scores(best)
+        if not self.normalize:
+            return scores
+        is_dead = best == -torch.inf
+        if not bool(is_dead.any()):
+            return scores.log_softmax(1)
+        return scores.masked_fill(is_dead[:, None], 0.0).log_softmax(1).masked_fill(is_dead[:, None], -torch.inf)
 
     def step(self, state: State, action: Tensor) -> State:
         """Return the states after ``action``."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import structinf as si
 from structinf.transitions import BitsInOrder, PlackettLuce, Shared, ShiftReduce, enumerate_sequences
+from structinf.transitions.action_blocks import number_of_blocks
 
 LOG_P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
 
@@ -248,19 +249,44 @@ def test_stochastic_beams_of_sequences():
     assert (found.keys[1] > found.threshold).all()
 
 
-def test_bounds_by_blocks_leave_out_no_sequence(monkeypatch):
-    """With many actions, a search looks only at children above a bound."""
-    scores = 3 * table(6, 50, 2, seed=2, forbidden=0.3).float()
+@pytest.mark.parametrize("actions", [128, 150])
+def test_blocks_of_actions_leave_out_no_sequence(monkeypatch, actions):
+    """With many actions, a search looks only at the children in blocks above a bound."""
+    scores = 3 * table(6, actions, 2, seed=2, forbidden=0.3).float()
     scores[0, 0] = -torch.inf
-    scores[1, 0] = torch.randint(3, (50,), generator=torch.Generator().manual_seed(0)).float()
+    scores[1, 0] = torch.randint(3, (actions,), generator=torch.Generator().manual_seed(0)).float()
+    scores[2] *= 1000
     found = []
-    for block in (16, 7, 1000):
-        monkeypatch.setattr("structinf.transitions.search._BLOCK", block)
-        generator = torch.Generator().manual_seed(0)
-        sample = si.stochastic_beam(Table(2), scores, 20, generator=generator)
+    for blocks in (number_of_blocks(actions), actions, 7, 1):
+        monkeypatch.setattr("structinf.transitions.action_blocks.number_of_blocks", lambda _, n=blocks: n)
         beam = si.decode_beam(Table(2), scores, 20, length_penalty=0.5)
-        found.append((sample.actions, sample.keys, sample.threshold, beam.actions, beam.scores))
-    assert all(torch.equal(one, other) for case in found[1:] for one, other in zip(found[0], case, strict=True))
+        found.append((beam.actions, beam.scores, beam.valid))
+        sample = si.stochastic_beam(Table(2), scores, 20, generator=torch.Generator().manual_seed(0))
+        assert torch.equal(sample.valid, beam.valid)
+        assert (sample.keys[:-1] >= sample.keys[1:]).all()
+        listed = si.sequence_log_prob(Table(2), scores, sample.actions)[sample.valid]
+        torch.testing.assert_close(sample.scores[sample.valid].float(), listed, rtol=1e-5, atol=1e-4)
+    for actions_found, log_p, valid in found[1:]:
+        assert torch.equal(actions_found, found[0][0])
+        assert torch.equal(valid, found[0][2])
+        torch.testing.assert_close(log_p, found[0][1], rtol=1e-6, atol=1e-6)
+
+
+def test_stochastic_beams_with_blocks_of_actions():
+    """The first draw has its exact probability, and the pair of draws too, with 200 actions in blocks of several."""
+    draws, k = 20_000, 2
+    scores = 2 * torch.randn(200, generator=torch.Generator().manual_seed(5))
+    scores[::7] = -torch.inf
+    found = si.stochastic_beam(
+        LongSequences(scores[None]), torch.zeros(draws, 1), k, generator=torch.Generator().manual_seed(0)
+    )
+    p = scores.double().softmax(0)
+    first, second = found.actions[..., 0]
+    assert within(first.bincount(minlength=200), p, draws)
+    assert within(second.bincount(minlength=200), p * ((p / (1 - p)).sum() - p / (1 - p)), draws)
+    # The inclusion probability given the threshold makes sums unbiased: that of all probabilities is 1.
+    estimates = (p[found.actions[..., 0]] / found.inclusion).sum(0)
+    assert abs(estimates.mean().item() - 1) < 6 * estimates.std().item() / draws**0.5
 
 
 class LongSequences(si.TransitionSystem):
