@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import structinf as si
+from structinf.estimators import Estimator, Relax
 
 from .command import Report, run
 from .digits import read
@@ -158,47 +159,100 @@ class Method:
         Makes a distortion function, with its own state.
     middle : mapping
         The score of a bit with equal probabilities of 0 and 1, by code, if not 0.
+    codes : tuple of str
+        The codes for which the method is defined.
     """
 
     posterior: Callable[[Tensor, Code], Posterior]
     distortion: Callable[[], Distortion]
     middle: Mapping[str, float] = field(default_factory=dict)
+    codes: tuple[str, ...] = tuple(CODES)
+
+
+class Expected(nn.Module):
+    """A distortion by an estimator, whose parameters are trained with the model."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        super().__init__()
+        self.estimator = estimator
+
+    def forward(
+        self, model: Autoencoder, theta: Tensor, images: Tensor, code: Code, generator: torch.Generator
+    ) -> Tensor:
+        estimator = self.estimator
+        return -si.expect(model.log_likelihood, theta, code.oracle, estimator, inputs=(images,), generator=generator)
 
 
 def expected(name: str, **options: Any) -> Callable[[], Distortion]:
     """Return a function that makes distortions by the estimator ``name``."""
-
-    def make() -> Distortion:
-        estimator = si.get_estimator(name, **options)
-
-        def distortion(
-            model: Autoencoder, theta: Tensor, images: Tensor, code: Code, generator: torch.Generator
-        ) -> Tensor:
-            return -si.expect(
-                model.log_likelihood, theta, code.oracle, estimator, inputs=(images,), generator=generator
-            )
-
-        return distortion
-
-    return make
+    return lambda: Expected(si.get_estimator(name, **options))
 
 
-def straight_through() -> Distortion:
-    """Return a distortion from one noisy code, with the gradient of the marginals."""
-    of = si.get_relaxation("straight_through", backward="marginals")
+class Control(nn.Module):
+    """A trained control variate of RELAX: a function of a code and an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8 + 64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+    def forward(self, y: Tensor, images: Tensor) -> Tensor:
+        return self.layers(torch.cat([y, images], 1))[:, 0]
+
+
+def trained_control() -> Distortion:
+    return Expected(Relax(control=Control()))
+
+
+def straight_through(backward: Any) -> Callable[[], Distortion]:
+    """Return a function that makes distortions from one noisy code, with the gradient of a relaxation."""
+    of = si.get_relaxation("straight_through", backward=backward)
 
     def distortion(model: Autoencoder, theta: Tensor, images: Tensor, code: Code, generator: torch.Generator) -> Tensor:
         y = relax(theta, code.oracle, "stochastic", base_relaxation=of, noise=code.noise, generator=generator)
         return -model.log_likelihood(y, images)
 
-    return distortion
+    return lambda: distortion
 
 
+def sampled(name: str, **options: Any) -> Callable[[], Distortion]:
+    """Return a function that makes distortions from one sample, with the gradient of the surrogate ``name``."""
+    of = si.get_relaxation(name, **options)
+
+    def distortion(model: Autoencoder, theta: Tensor, images: Tensor, code: Code, generator: torch.Generator) -> Tensor:
+        return -model.log_likelihood(relax(theta, code.oracle, of, generator=generator), images)
+
+    return lambda: distortion
+
+
+def sampled_bits(name: str) -> Callable[[], Distortion]:
+    """Return a function that makes distortions from one sample, each bit a choice between 0 and 1."""
+    of = si.get_relaxation(name)
+
+    def distortion(model: Autoencoder, theta: Tensor, images: Tensor, code: Code, generator: torch.Generator) -> Tensor:
+        choices = torch.stack([torch.zeros_like(theta), theta], 2)
+        y = relax(choices, "categorical", of, generator=generator)[..., 1]
+        return -model.log_likelihood(y, images)
+
+    return lambda: distortion
+
+
+BITS, SUBSETS = ("8 bits",), ("4 of 10",)
 METHODS = {
     "all codes": Method(gibbs, expected("exact")),
     "score function, moving average": Method(gibbs, expected("score_function", samples=1, baseline="moving_average")),
     "score function, leave one out": Method(gibbs, expected("score_function", samples=2, baseline="leave_one_out")),
-    "straight-through Gumbel": Method(perturbed, straight_through),
+    "unordered set": Method(gibbs, expected("unordered_set", k=2)),
+    "MuProp": Method(gibbs, expected("muprop", samples=1)),
+    "REBAR": Method(gibbs, expected("rebar"), codes=BITS),
+    "RELAX": Method(gibbs, trained_control, codes=BITS),
+    "straight-through Gumbel": Method(perturbed, straight_through("marginals")),
+    "straight-through soft subset": Method(
+        perturbed, straight_through(si.get_relaxation("soft_subset", temperature=0.5)), codes=SUBSETS
+    ),
+    "straight-through Gumbel-CRF": Method(gibbs, sampled("gumbel_crf", straight_through=True)),
+    "ReinMax": Method(gibbs, sampled("reinmax")),
+    "gapped straight-through": Method(gibbs, sampled_bits("gapped_straight_through"), codes=BITS),
+    "Gumbel-Rao": Method(gibbs, sampled_bits("gumbel_rao"), codes=BITS),
     "top-k sparsemax": Method(topk_sparsemax, expected("topk_sparsemax", k=TOP)),
     # At scores of ½, the projection onto the cube is its center.
     "SparseMAP": Method(sparsemap, expected("sparsemap", tolerance=0), {"8 bits": 0.5}),
@@ -256,7 +310,8 @@ def train(name: str, method: Method, images: Tensor, size: Sizes, seed: int) -> 
         calls.append(model.calls)
         return [images[rows] for rows in torch.randperm(len(images), generator=generator).split(size.batch)]
 
-    result = fit(model, [loss] * size.epochs, batches, rate=size.rate, description=f"{name}, seed {seed}")
+    trained = nn.ModuleList([model, *([distortion] if isinstance(distortion, nn.Module) else [])])
+    result = fit(trained, [loss] * size.epochs, batches, rate=size.rate, description=f"{name}, seed {seed}")
     calls.append(model.calls)
     return model.eval(), Result(result, *((calls[i + 1] - calls[i]) / len(images) for i in (0, -2)))
 
@@ -279,6 +334,8 @@ def experiment(size: Sizes, seeds: Sequence[int], report: Report) -> None:
     report.columns({"code": 7, "method": 30, **titles, **counts})
     for name, code in CODES.items():
         for title, method in METHODS.items():
+            if name not in method.codes:
+                continue
             bounds, results = [], []
             for seed in seeds:
                 model, result = train(name, method, images, size, seed)

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import structinf as si
+from structinf.estimators import Relax
 
 from .command import Report, run
 
@@ -48,6 +49,21 @@ def surrogate(relaxation: si.Relaxation) -> Values:
     return values
 
 
+def trained_relax(theta: Tensor, oracle: Any, g: Function, rng: torch.Generator) -> Tensor:
+    """Return the estimates of RELAX, whose control variate is first trained by 300 steps of 64 estimates each."""
+    torch.manual_seed(0)
+    layers = nn.Linear(theta.shape[1], 32), nn.Tanh(), nn.Linear(32, 1), nn.Flatten(0)
+    control = nn.Sequential(*layers).to(theta)
+    estimator = Relax(control=control, samples=CALLS, eta=0.0)
+    optimizer = torch.optim.Adam(control.parameters(), 1e-2)
+    few = theta[:64].detach().requires_grad_()
+    for _ in range(300):
+        optimizer.zero_grad()
+        si.expect(g, few, oracle, estimator, generator=rng).sum().backward()
+        optimizer.step()
+    return si.expect(g, theta, oracle, estimator, generator=rng)
+
+
 relaxation = partial(si.get_relaxation, samples=CALLS, reduction="none")
 
 METHODS: dict[str, Values] = {
@@ -57,10 +73,20 @@ METHODS: dict[str, Values] = {
     "unordered set": expected("unordered_set", k=CALLS),
     "MuProp": expected("muprop", samples=CALLS - 1),
     "REBAR": expected("rebar", samples=CALLS // 3),
+    "RELAX, trained": trained_relax,
     "straight-through": surrogate(relaxation("reinmax", order=1)),
     "ReinMax": surrogate(relaxation("reinmax")),
     "gapped straight-through": surrogate(relaxation("gapped_straight_through")),
     "Gumbel-Rao": surrogate(relaxation("gumbel_rao")),
+    "straight-through Gumbel-CRF": surrogate(relaxation("gumbel_crf", straight_through=True)),
+    "straight-through soft subset": surrogate(
+        relaxation(
+            "stochastic",
+            base_relaxation=si.get_relaxation(
+                "straight_through", backward=si.get_relaxation("soft_subset", temperature=0.5)
+            ),
+        )
+    ),
 }
 
 

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -150,8 +151,8 @@ Trees = Callable[[Tensor, Batch], Tensor]
 """From scores (B, T, T) of arcs from head to token to how much of each is there; the first token is the root."""
 
 
-def arborescence(relaxation: str | si.Relaxation) -> Trees:
-    return lambda theta, batch: relax(theta, "arborescence", relaxation, lengths=batch.lengths - 1)
+def arborescence(relaxation: str | si.Relaxation, oracle: str = "arborescence") -> Trees:
+    return lambda theta, batch: relax(theta, oracle, relaxation, lengths=batch.lengths - 1)
 
 
 def separate_heads(relaxation: si.Relaxation) -> Trees:
@@ -184,6 +185,16 @@ def surrogate(name: str, **options: Any) -> si.Relaxation:
 SPARSE = {"tolerance": 0.015, "max_iter": 50, "on_failure": "ignore"}
 TRICK = si.get_relaxation("stochastic", base_relaxation="marginals")
 LSTM, RIGHT = "no tree: LSTM", "right parse"
+TREES = 4
+"""The number of trees at which an estimator evaluates the loss of an expression."""
+
+ESTIMATORS: Mapping[str, Callable[[], si.Estimator]] = {
+    "score function": partial(si.get_estimator, "score_function", samples=TREES),
+    "unordered set": partial(si.get_estimator, "unordered_set", k=TREES),
+    "MuProp": partial(si.get_estimator, "muprop", samples=TREES - 1),
+}
+"""Methods that estimate the expected loss over trees. Their test uses a sample for each expression."""
+
 METHODS: dict[str, Trees | None] = {
     LSTM: None,
     RIGHT: right_trees,
@@ -198,6 +209,11 @@ METHODS: dict[str, Trees | None] = {
     "SPIGOT": arborescence("spigot"),
     # The gradient of a mean loss is divided by the batch size.
     "I-MLE": arborescence(si.get_relaxation("imle", lambda_=100.0, noise="gumbel")),
+    "ReinMax": arborescence("reinmax"),
+    "Gumbel-CRF": arborescence("gumbel_crf", "projective_tree"),
+    "independent heads, gapped": separate_heads(si.get_relaxation("gapped_straight_through")),
+    "independent heads, Gumbel-Rao": separate_heads(si.get_relaxation("gumbel_rao")),
+    **dict.fromkeys(ESTIMATORS, arborescence("reinmax")),
 }
 
 
@@ -211,9 +227,11 @@ class Network(nn.Module):
     the network sees the digits and predicts the value.
     """
 
-    def __init__(self, trees: Trees | None, size: Sizes) -> None:
+    def __init__(self, method: str, size: Sizes) -> None:
         super().__init__()
-        self.trees, self.rounds = trees, size.deepest
+        self.trees = trees = METHODS[method]
+        self.estimator = ESTIMATORS[method]() if method in ESTIMATORS else None
+        self.rounds = size.deepest
         hidden, width = size.hidden, 2 * size.context
         self.seen, self.met = (nn.Embedding(len(TOKENS), d, padding_idx=0) for d in (width, hidden))
         self.context = nn.LSTM(width, size.context, batch_first=True, bidirectional=True)
@@ -239,11 +257,26 @@ class Network(nn.Module):
         use = trees or self.trees
         if use is None:
             return self.value(self.states(batch)[:, 0])
-        tree = use(self.arcs(batch), batch)
-        token = state = self.met(batch.tokens)
+        return self.along(use(self.arcs(batch), batch), batch.tokens)
+
+    def along(self, tree: Tensor, tokens: Tensor) -> Tensor:
+        """Return the scores of values along trees (B, T, T)."""
+        token = state = self.met(tokens)
         for _ in range(self.rounds):
             state = self.update(torch.cat([token, tree @ self.message(state)], 2))
         return self.value(state[:, 0])
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean loss of the values, or its expectation over trees by the estimator."""
+        if self.estimator is None:
+            return nn.functional.cross_entropy(self(batch), batch.values)
+
+        def loss_along(tree: Tensor, tokens: Tensor, values: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(self.along(tree, tokens), values, reduction="none")
+
+        inputs, lengths = (batch.tokens, batch.values), batch.lengths - 1
+        theta, estimator = self.arcs(batch), self.estimator
+        return si.expect(loss_along, theta, "arborescence", estimator, inputs=inputs, lengths=lengths).mean()
 
 
 class Score(NamedTuple):
@@ -280,18 +313,18 @@ def score(model: Network, expressions: Sequence[Expression]) -> Score:
 
 
 def train(
-    trees: Trees | None, data: Sequence[Expression], dev: Sequence[Expression], size: Sizes, seed: int, description: str
+    method: str, data: Sequence[Expression], dev: Sequence[Expression], size: Sizes, seed: int
 ) -> tuple[Network, Fit]:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    model = Network(trees, size)
+    model = Network(method, size)
     result = fit(
         model,
-        [lambda batch: nn.functional.cross_entropy(model(batch), batch.values)] * size.epochs,
+        [model.loss] * size.epochs,
         lambda: [collate(bucket) for bucket in buckets(data, size.batch, generator)],
         lambda: score(model, dev).accuracy,
         rate=3e-3,
-        description=description,
+        description=f"{method}, seed {seed}",
     )
     return model.eval(), result
 
@@ -317,7 +350,7 @@ def experiment(folder: Path | None, size: Sizes, seeds: Sequence[int], report: R
     for name, trees in METHODS.items():
         fits, scores = [], []
         for seed in seeds:
-            model, result = train(trees, data, dev, size, seed, f"{name}, seed {seed}")
+            model, result = train(name, data, dev, size, seed)
             fits.append(result)
             scores.append([score(model, expressions) for expressions in tests.values()])
         shown = ("accuracy",) if trees is None else ("accuracy", "best", "precision")

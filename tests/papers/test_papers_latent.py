@@ -19,7 +19,7 @@ NESTED = ["[MAX", "2", "[MED", "9", "4", "[MIN", "7", "1", "]", "6", "]", "]"]
 
 def tiny(method: str, **changes) -> listops.Network:
     torch.manual_seed(0)
-    return listops.Network(listops.METHODS[method], replace(listops.sizes(quick=True), **changes)).eval()
+    return listops.Network(method, replace(listops.sizes(quick=True), **changes)).eval()
 
 
 def test_expressions_are_parsed():
@@ -98,7 +98,7 @@ def test_scores_of_a_model_that_knows_the_trees():
             size = batch.tokens.shape[1]
             return listops.right_trees(torch.zeros(len(batch.tokens), size, size), batch)
 
-    model = Known(listops.METHODS["straight-through"], listops.sizes(quick=True))
+    model = Known("straight-through", listops.sizes(quick=True))
     found = listops.score(model, expressions)
     assert found.precision == 100
     assert found.accuracy == found.best
