@@ -50,14 +50,14 @@ def surrogate(relaxation: si.Relaxation) -> Values:
 
 
 def trained_relax(theta: Tensor, oracle: Any, g: Function, rng: torch.Generator) -> Tensor:
-    """Return the estimates of RELAX, whose control variate is first trained by 300 steps of 64 estimates each."""
+    """Return the estimates of RELAX, whose control variate is first trained by at most 300 steps of 64 estimates."""
     torch.manual_seed(0)
     layers = nn.Linear(theta.shape[1], 32), nn.Tanh(), nn.Linear(32, 1), nn.Flatten(0)
     control = nn.Sequential(*layers).to(theta)
     estimator = Relax(control=control, samples=CALLS, eta=0.0)
     optimizer = torch.optim.Adam(control.parameters(), 1e-2)
     few = theta[:64].detach().requires_grad_()
-    for _ in range(300):
+    for _ in range(min(300, len(theta) // 4)):
         optimizer.zero_grad()
         si.expect(g, few, oracle, estimator, generator=rng).sum().backward()
         optimizer.step()
