@@ -1,9 +1,10 @@
 """Spanning trees: argmax of complete graphs and of edge lists, compared with scipy and rustworkx, one instance at a
-time.
+time; k best trees, compared with networkx.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
 import structinf as si
+from structinf_oracles.spanning_tree import SpanningTree
 
 from .case import STRUCTINF, Case, Contender, Target
 
@@ -50,6 +52,27 @@ def argmax_of_list(modules: Mapping[str, ModuleType], batch: int, n: int, degree
 
     yield Contender(SCIPY, solve, lambda found: _of_matrices(found, ends))
     yield from _rustworkx(modules, theta, ends, n)
+
+
+def k_best(modules: Mapping[str, ModuleType], batch: int, n: int, k: int) -> Iterator[Contender]:
+    """List the k best trees of all pairs of nodes: by exchanges, by restrictions of the argmax, and by networkx."""
+    theta = torch.randn(batch, n, n, generator=torch.Generator().manual_seed(0))
+    oracle = SpanningTree()
+    yield Contender(STRUCTINF, lambda: si.topk(theta, oracle, k).scores, lambda scores: scores.T)
+    yield Contender(
+        "restrictions of the argmax", lambda: si.Restrictable.topk(oracle, theta, k)[1], lambda scores: scores.T
+    )
+    if package := modules.get("networkx"):
+        pairs = np.transpose(np.triu_indices(n, 1)).tolist()
+        graphs = [package.Graph() for _ in range(batch)]
+        for graph, scores in zip(graphs, theta.tolist(), strict=True):
+            graph.add_weighted_edges_from((i, j, scores[i][j]) for i, j in pairs)
+
+        def trees(graph: Any) -> list[float]:
+            found = itertools.islice(package.SpanningTreeIterator(graph, minimum=False), k)
+            return [tree.size(weight="weight") for tree in found]
+
+        yield Contender("networkx", lambda: [trees(graph) for graph in graphs], torch.tensor)
 
 
 def _of_matrices(found: list[Any], ends: np.ndarray | None = None) -> Tensor:
@@ -103,5 +126,14 @@ CASES = (
         {"batch": 2, "n": 5, "degree": 2},
         peers=("rustworkx",),
         target=Target(5.0),
+    ),
+    Case(
+        "spanning-tree-k-best",
+        "the {k} best spanning trees, B={batch} n={n}, all pairs",
+        k_best,
+        {"batch": 16, "n": 30, "k": 32},
+        {"batch": 2, "n": 4, "k": 4},
+        peers=("networkx",),
+        target=Target(50.0, ("networkx",)),
     ),
 )

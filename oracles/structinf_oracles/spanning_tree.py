@@ -18,9 +18,9 @@ from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.kernels.gpu import uses_triton
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
-from structinf.restriction import Restrictable, argmax_of_feasible
+from structinf.restriction import Restrictable, argmax_of_feasible, in_order
 from structinf.shapes import Bool, Float
-from structinf.validation import check_count, check_enumerable, check_feasible
+from structinf.validation import check_count, check_enumerable, check_feasible, check_k
 
 from .common.labels import indicators, nonzero_positions, reject_labels
 from .common.scored_edges import ScoredEdges, above_diagonal
@@ -71,7 +71,8 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     Notes
     -----
     ``argmax`` is Prim's algorithm for matrices, in O(n²), and Borůvka's algorithm for lists of edges, in O(E log n).
-    Of edges with equal scores, both take the first in order.
+    Of edges with equal scores, both take the first in order. ``topk`` is Gabow's algorithm, in O(E) for each tree after
+    sorting the edges, up to a factor that grows like the inverse Ackermann function.
 
     Sums over trees follow Kirchhoff's theorem (1847): log Z is the logarithm of a minor's determinant, computed in
     O(n³). Elimination without subtractions makes log Z and every marginal accurate for any range of scores. Samples
@@ -80,6 +81,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     References
     ----------
     R. C. Prim, Shortest connection networks and some generalizations (Bell System Technical Journal 36, 1957).
+    H. N. Gabow, Two algorithms for generating weighted spanning trees in order (SIAM Journal on Computing 6, 1977).
 
     Examples
     --------
@@ -200,6 +202,22 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
             parallel_rows(argmax.boruvka, len(theta), scores, self.ends_of(theta), lengths, y, feasible, work=work)
         check_feasible(torch.from_numpy(feasible), TREE)
         return trees.to(theta.device)
+
+    def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        from .kernels.spanning_tree.k_best import topk
+
+        check_k(k)
+        scores = self.edge_scores(theta.detach()).double()
+        order = scores.argsort(dim=1, descending=True, stable=True)
+        trees = torch.zeros((k, *scores.shape), dtype=torch.bool, device="cpu")
+        value = torch.full((k, len(theta)), -torch.inf, dtype=torch.float64, device="cpu")
+        trees[0] = self.edge_scores(self.argmax(theta)) > 0
+        lengths = self.nodes_in_use(theta)
+        scores, order, lengths, *results = to_numpy(scores, order, lengths, trees, value)
+        graph, work = self.graph_of(theta).ends, 24 * trees.numel()
+        parallel_rows(topk, len(theta), scores, order, graph, lengths, *results, work=work)
+        trees, value = in_order(trees, value)
+        return self.as_parts(trees.to(theta.device), theta), value.to(theta), ~value.isneginf().to(theta.device)
 
     @property
     def has_nested_structures(self) -> bool:

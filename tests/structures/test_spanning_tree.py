@@ -364,3 +364,18 @@ def test_form(dtype):
     assert not wide.requires_grad
     with pytest.raises(si.errors.UnsupportedError, match="greedily"):
         si.Layer("spanning_tree", "smoothed")
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties"])
+def test_k_best_trees_of_larger_graphs(kind):
+    """By exchanges of edges, and by restrictions of the argmax."""
+    theta = torch.randn(2, 12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    theta = theta.round() if kind == "ties" else theta
+    theta[1, 3, 5:] = -torch.inf
+    oracle = si.get_oracle("spanning_tree").bind(lengths=torch.tensor([12, 10]))
+    structures, scores, valid = oracle.topk(theta, 25)
+    torch.testing.assert_close(scores, si.Restrictable.topk(oracle, theta, 25)[1])
+    assert valid.all()
+    assert (structures.flatten(2).sum(2) == torch.tensor([11, 9])).all()
+    assert all(len(structures[:, b].unique(dim=0)) == 25 for b in range(2))
+    assert oracle.encode(oracle.decode(structures.flatten(0, 1)[:2]), theta).equal(structures[0])
