@@ -6,13 +6,13 @@ import abc
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import PluginError
-from ..oracle import Samplable
+from ..oracle import KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, gradient_by_autograd, map_parts
 from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer, smooth_max_gradient
 from ..shapes import Float
@@ -20,6 +20,17 @@ from ..smoothing import SmoothableGibbs, smooth_max, smooth_max_with_backward
 from ..validation import check_count, check_feasible
 
 __all__ = ["DynamicProgram", "SmoothMax"]
+
+
+_UNSUPPORTED: Mapping[str, str] = MappingProxyType(
+    {
+        "KBest": (
+            "a recursion in torch keeps one best derivation, and scores of −inf forbid parts but force none; write the "
+            "recursion as a HypergraphProgram, or inherit from structinf.Restrictable and implement restricted_argmax, "
+            "which forces a part by forbidding all parts that exclude it"
+        )
+    }
+)
 
 
 class SmoothMax(Protocol):
@@ -46,7 +57,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
     a node with several derivations to itself breaks the law: swapping its two derivations changes no part.
 
     :class:`HypergraphProgram` is faster and also lists the k best or all structures, but needs the recursion as a
-    hypergraph.
+    hypergraph. For the k best structures, a subclass can also inherit from :class:`structinf.Restrictable`.
 
     References
     ----------
@@ -80,9 +91,12 @@ class DynamicProgram(SmoothableGibbs, Samplable):
     True
     """
 
-    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"KBest": "a recursion in torch keeps one best derivation; use a HypergraphProgram for the k best"}
-    )
+    unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if issubclass(cls, KBest) and cls.unsupported is _UNSUPPORTED:
+            cls.unsupported = MappingProxyType({})
 
     @abc.abstractmethod
     def value(self, theta: Parts, smax: SmoothMax) -> Tensor:

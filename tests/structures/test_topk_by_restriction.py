@@ -195,6 +195,37 @@ def test_plugin_with_a_tuple_of_tensors():
     assert found.scores[:5, 0].tolist() == [2.5, 2.0, 1.75, 1.0, 0.5]
 
 
+class Choices(si.dp.DynamicProgram):
+    """One column for each row, as a recursion in torch."""
+
+    event_ndim = 2
+
+    def value(self, theta, smax):
+        total = theta.new_zeros(len(theta))
+        for row in theta.unbind(1):
+            total = smax(total[:, None] + row)
+        return total
+
+
+class RestrictedChoices(Choices, si.Restrictable):
+    has_nested_structures = False
+
+    def restricted_argmax(self, theta, low, high):
+        excluded = (high < 1) | (low.amax(2, keepdim=True) > low)
+        return argmax_of_feasible(self, theta.masked_fill(excluded, -torch.inf))
+
+
+def test_recursion_in_torch():
+    theta = torch.randn(2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    theta[1, 0, 1:] = -torch.inf
+    found: Any = si.topk(theta, RestrictedChoices(), 30)
+    assert found.valid.sum(0).tolist() == [27, 9]
+    every = (theta[0, 0][:, None, None] + theta[0, 1][:, None] + theta[0, 2]).flatten().sort(descending=True).values
+    torch.testing.assert_close(found.scores[:27, 0], every)
+    with pytest.raises(si.UnsupportedError, match=r"HypergraphProgram, or inherit from .*Restrictable"):
+        si.topk(theta, Choices(), 3)
+
+
 @pytest.mark.full
 def test_conformance_of_a_plugin():
     si.testing.check_oracle(Pair(), ((2,), (2,)))
