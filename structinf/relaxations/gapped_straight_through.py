@@ -27,8 +27,8 @@ class GappedStraightThrough(CategoricalSample):
     ----------
     gap : float
         The least difference between the score of the sample and the other scores, at least 0.
-    backward_temperature : float
-        The temperature of the softmax in the backward pass, above 0.
+    backward_temperature : float, or Tensor with one number
+        The temperature of the softmax in the backward pass, above 0. A tensor gets no gradient.
     temperature : float, or Tensor with one number
         The divisor of the scores of the distribution, above 0. The gradient with respect to a tensor is that of
         θ / temperature.

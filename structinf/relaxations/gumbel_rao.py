@@ -33,8 +33,8 @@ class GumbelRao(CategoricalSample):
     ----------
     resamples : int
         The number of draws of the noise given y, at least 1. With 1, the estimator is straight-through Gumbel.
-    backward_temperature : float
-        The temperature of the softmax in the backward pass, above 0.
+    backward_temperature : float, or Tensor with one number
+        The temperature of the softmax in the backward pass, above 0. A tensor gets no gradient.
     temperature : float, or Tensor with one number
         The divisor of the scores of the distribution, above 0. The gradient with respect to a tensor is that of
         θ / temperature.
@@ -75,7 +75,7 @@ class GumbelRao(CategoricalSample):
         noise = Exponential().sample(
             (self.resamples, *y.shape), dtype=y.dtype, device=y.device, generator=self.generator
         )
-        with_noise = copy.copy(self)
+        with_noise = copy.copy(drawn.argmax_result.surrogate)
         object.__setattr__(with_noise, "_log_exponential", noise.log())
         return replace(drawn, argmax_result=replace(drawn.argmax_result, surrogate=with_noise))
 

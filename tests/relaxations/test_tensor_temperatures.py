@@ -189,6 +189,32 @@ def test_wrong_schedules() -> None:
         si.TemperatureSchedule(t, 0.1, 10, "sine")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["gumbel_rao", "gapped_straight_through"])
+def test_temperatures_of_the_backward_pass(name: str) -> None:
+    theta = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def gradient(temperature: Any, change: float | None = None) -> Tensor:
+        layer: Any = si.Layer("categorical", name, backward_temperature=temperature)
+        y = layer(theta, generator=torch.Generator().manual_seed(1))
+        if change is not None:
+            temperature.fill_(change)
+        return torch.autograd.grad(y[:, 0].sum(), theta)[0]
+
+    for shape in ((), (1,)):
+        assert torch.equal(gradient(torch.full(shape, 0.5, dtype=torch.float64)), gradient(0.5))
+    assert torch.equal(gradient(torch.tensor(0.5), change=2.0), gradient(0.5))
+    assert not torch.equal(gradient(0.5), gradient(2.0))
+    with pytest.raises(InvalidInputError, match="no gradient in the temperature of its backward pass"):
+        gradient(torch.tensor(0.5, requires_grad=True))
+    with pytest.raises(InvalidInputError, match="backward_temperature"):
+        gradient(torch.tensor(-0.5))
+    t = torch.tensor(0.5)
+    layer = si.Layer("categorical", name, backward_temperature=t)
+    t.fill_(-1.0)
+    with pytest.raises(InvalidInputError, match="backward_temperature"):
+        layer(theta)
+
+
 SAMPLERS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "reinmax": ("categorical", (2, 4), {}),
     "gumbel_rao": ("categorical", (2, 4), {"resamples": 3}),
