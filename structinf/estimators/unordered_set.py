@@ -28,6 +28,12 @@ __all__ = ["UnorderedSet", "first_draws_log_prob"]
 _MOST = 12
 """The largest number of draws: the probability of a set sums over its subsets."""
 
+_MOST_ENTRIES = 2**20
+"""The largest number of entries of a table of subsets, 8 MB."""
+
+_MOST_LISTED = 2**18
+"""The largest number of listed structures, of all instances in sum, if the oracle can also draw structures."""
+
 
 @dataclass(frozen=True)
 class _UnorderedStructures(WeightedStructures):
@@ -71,13 +77,15 @@ class UnorderedSet(Estimator):
     most the variance of the score function estimator with one sample. If at most k structures exist, both are exact.
 
     The oracle must list its structures (:class:`structinf.Enumerable`), or draw samples and have a log-partition
-    function. If the structures are too many to list, they come from :func:`structinf.sample` without replacement. For a
-    transition system, the sequences come from :func:`structinf.stochastic_beam`.
+    function. If all instances have more than 262,144 structures in sum, structures come from :func:`structinf.sample`
+    without replacement. An oracle without samples lists up to a million structures, which takes about 50 bytes for
+    each structure of each instance. For a transition system, the sequences come from :func:`structinf.stochastic_beam`.
 
     Parameters
     ----------
     k : int
-        The number of draws, from 1 to 12. The time is of order k² 2^k for each instance.
+        The number of draws, from 1 to 12. The time is of order k² 2^k for each instance. Sets are weighed in
+        portions of the batch, with at most 8 MB for each table of subsets.
     baseline : "set" or "none"
         "set" is the same estimator of E[f] without y, and needs k of at least 2. "none" is 0.
 
@@ -112,7 +120,9 @@ class UnorderedSet(Estimator):
     ) -> WeightedStructures:
         size, first = batch_size(theta), as_tuple(theta)[0]
         can_draw = isinstance(oracle, GibbsOracle) and isinstance(oracle, Samplable)
-        if can_draw and not isinstance(oracle, Enumerable):
+        if can_draw and (
+            not isinstance(oracle, Enumerable) or _number_of_structures(cast(Any, oracle), theta) > _MOST_LISTED
+        ):
             return self._drawn_structures(oracle, theta, generator)
         groups = group_by_instance_data(oracle, size, first.device)
         try:
@@ -195,12 +205,28 @@ class UnorderedSet(Estimator):
         return f"k={self.k}, baseline={self.baseline!r}"
 
 
+def _number_of_structures(oracle: GibbsOracle, theta: Parts) -> float:
+    """Return the number of structures of all instances in sum, from scores of 0; the number of choices for one of n."""
+    zeros = map_parts(lambda t: torch.zeros_like(t, dtype=torch.float64), theta)
+    if oracle.known_set == "one_of_n" or not batch_size(theta):
+        return 0.0
+    return oracle.log_partition(zeros).exp().sum().item() * (batch_size(theta) / len(as_tuple(theta)[0]))
+
+
 @torch.no_grad()
 def _set_weights(log_p: Tensor) -> tuple[Tensor, Tensor]:
     """Return R(S, y), (R, k), and the weights of f in the baselines, (R, k, k), for sets (R, k) of float64 log_p.
 
     A set with a structure of probability 0 holds all structures: its sums are exact.
     """
+    k = log_p.shape[1]
+    rows = max(_MOST_ENTRIES // (max(k * (k - 1), 1) * 2 ** max(k - 2, 0)), 1)
+    found = [_weights_of_rows(part) for part in log_p.split(rows)]
+    ratios, baselines = zip(*found, strict=True)
+    return torch.cat(ratios), torch.cat(baselines)
+
+
+def _weights_of_rows(log_p: Tensor) -> tuple[Tensor, Tensor]:
     k = log_p.shape[1]
     p = log_p.exp()
     others = torch.tensor([[j for j in range(k) if j != i] for i in range(k)], dtype=torch.int64, device=p.device)

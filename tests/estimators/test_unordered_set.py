@@ -156,3 +156,17 @@ def test_structures_that_are_drawn_instead_of_listed():
     value = si.expect(lambda y: y[:, 0].sum(1), large, "arborescence", "unordered_set", generator=generator)
     value.sum().backward()
     assert value.isfinite().all()
+
+
+def test_large_batches_are_weighed_in_portions_and_drawn(monkeypatch):
+    log_p = torch.randn(7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).log_softmax(1)[:, :4]
+    whole = _set_weights(log_p)
+    monkeypatch.setattr("structinf.estimators.unordered_set._MOST_ENTRIES", 100)
+    for one, other in zip(whole, _set_weights(log_p), strict=True):
+        assert torch.equal(one, other)
+    assert [t.shape for t in _set_weights(log_p[:0])] == [(0, 4), (0, 4, 4)]
+    # 2^24 structures in sum: listed, they would take a minute.
+    theta = torch.zeros(32, 19, requires_grad=True)
+    value = si.expect(lambda y: y.sum(1), theta, "bits", "unordered_set", generator=torch.Generator().manual_seed(0))
+    value.sum().backward()
+    assert abs(value.mean() - 9.5) < 1
