@@ -9,10 +9,12 @@ from torch import Tensor
 
 from ..oracle import Enumerable, GibbsOracle, Samplable
 from ..parts import Parts, as_tuple, map_parts
+from ..solvers.distinct_samples import sample_without_replacement
 from .cases import Case
 from .check import Check, add_check
-from .comparisons import expect, expect_close, expect_equal, fail, named_tensors
-from .enumeration import row_group_ids, rows_of_parts
+from .comparisons import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors
+from .enumeration import row_group_ids, rows_of_parts, to_float64_cpu
+from .theta_families import instance
 
 __all__ = ["ORACLE_CHECKS"]
 
@@ -84,6 +86,63 @@ def randomness(case: Case) -> None:
     one, two = (case.oracle.sample(case.theta, 50, generator) for _ in range(2))
     if more and all(torch.equal(a, b) for a, b in zip(as_tuple(one), as_tuple(two), strict=True)):
         fail("a second call with the same generator draws the same samples; sample must advance the generator's state")
+
+
+@add_check(ORACLE_CHECKS, ability=Samplable, families=("normal", "forbidden"), dtypes=DOUBLE)
+def draws_without_replacement(case: Case) -> None:
+    """Draws without replacement are different structures, as many as there are, alone or in a batch."""
+    _require_draws(case)
+    n = 4
+    structures, valid = _draw(case, n)
+    for name, t, y in named_tensors("theta", case.theta, structures):
+        expect(not (t.isneginf() & (y != 0)).any(), f"a draw uses a part whose score in {name} is −inf")
+    for b in range(case.size):
+        rows = rows_of_parts(map_parts(lambda t, b=b: t[valid[:, b], b], structures))
+        expect(len(row_group_ids(rows).unique()) == len(rows), f"a structure is drawn twice at batch index {b}")
+        enumeration = case.enumeration(b)
+        if enumeration is None:
+            found = int(_draw(case.rows([b]), n)[1].sum())
+        else:
+            found = min(n, int(enumeration.allowed(instance(to_float64_cpu(case.theta), b)).sum()))
+            for i in range(len(rows)):
+                y = map_parts(lambda t, i=i, b=b: t[i, b : b + 1], structures)
+                expect(enumeration.position(y) is not None, f"draw {i} at batch index {b} is not a structure")
+        expect(len(rows) == found, f"{n} draws find {len(rows)} of {found} structures at batch index {b}")
+
+
+@add_check(ORACLE_CHECKS, ability=Samplable, families=("normal",), dtypes=DOUBLE)
+def pairs_without_replacement(case: Case) -> None:
+    """The frequencies of two draws agree with p(y) p(z) / (1 − p(y)): a chi-square test, as for samples."""
+    _require_draws(case)
+    n = 200
+    many = case.rows(list(range(case.size)) * n)
+    structures, valid = _draw(many, 2)
+    rows = [map_parts(lambda t, i=i: t[i].unflatten(0, (n, case.size)), structures) for i in range(2)]
+    for b, theta, enumeration in case.enumerations():
+        p = enumeration.probabilities(theta)
+        if not 1 < int((p > 0).sum()) <= 50:
+            continue
+        expect(valid[:, b :: case.size].all(), f"two draws find fewer than two structures at batch index {b}")
+        listed = rows_of_parts(enumeration.structures)
+        drawn = [rows_of_parts(map_parts(lambda t, b=b: t[:, b], one)) for one in rows]
+        places = row_group_ids(torch.cat([listed, *drawn]))
+        position = torch.empty(int(places.max()) + 1, dtype=torch.int64, device="cpu").fill_(len(p))
+        position[places[: len(p)]] = torch.arange(len(p), device="cpu")
+        first, second = position[places[len(p) :]].view(2, n)
+        counts = (first * len(p) + second).bincount(minlength=len(p) ** 2)[: len(p) ** 2].double()
+        expected = (p[:, None] * p / (1 - p[:, None])).fill_diagonal_(0)
+        _expect_frequencies(counts, n * expected.flatten(), b)
+
+
+def _require_draws(case: Case) -> None:
+    if not isinstance(case.oracle, GibbsOracle):
+        raise NotApplicable("the oracle has no log-partition function, which draws without replacement need")
+
+
+def _draw(case: Case, n: int) -> tuple[Parts, Tensor]:
+    generator = torch.Generator().manual_seed(case.target.seed + 6)
+    structures, valid = sample_without_replacement(case.oracle, case.theta, n, generator)
+    return map_parts(lambda t: t.cpu(), structures), valid.cpu()
 
 
 # ----------------------------------------------------------------------------- shared steps

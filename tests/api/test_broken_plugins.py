@@ -154,6 +154,15 @@ def _global_generator(self: Any, theta: Parts, n: int, generator: torch.Generato
     return Explicit.sample(self, theta, n, None)
 
 
+def _with_replacement(self, theta, n, generator=None):
+    return self.sample(theta, n, generator), torch.ones(n, len(theta), dtype=torch.bool)
+
+
+def _best_first(self, theta, n, generator=None):
+    structures, _, valid = self.topk(theta, n)
+    return structures, valid
+
+
 def _stuck_generator(self: Any, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
     return Explicit.sample(self, theta, n, torch.Generator().manual_seed(generator.initial_seed()))
 
@@ -250,6 +259,8 @@ BROKEN: list[tuple[str, Any]] = [
     ("frequencies", variant(Explicit, sample=_uniform)),
     ("samples", variant(Explicit, sample=_mean_sample)),
     ("randomness", variant(Explicit, sample=_stuck_generator)),
+    ("draws_without_replacement", variant(Explicit, sample_without_replacement=_with_replacement)),
+    ("pairs_without_replacement", variant(Explicit, sample_without_replacement=_best_first)),
     ("linear_constraints", NoneOfCube()),
     ("padding", variant(Walk, valid_parts=lambda self, theta: None)),
     ("lengths", variant(Walk, validate=lambda self, theta: None)),
