@@ -20,7 +20,7 @@ from ..noise import Gumbel
 from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
 from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer
-from ..shapes import Float
+from ..shapes import Bool, Float
 from ..smoothing import SmoothableGibbs
 from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
 from . import dispatch, queries, torch_backend
@@ -253,13 +253,23 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         used = edges[graph.part < graph.parts]
         entries.append((graph.nodes + graph.part[used], used, -1.0))
         parts = np.arange(graph.parts)
-        rows = [np.asarray(row) for row, *_ in entries] + [graph.nodes + parts]
-        columns = [graph.parts + column for _, column, _ in entries] + [parts]
-        values = [np.full(len(row), value) for row, _, value in entries] + [np.ones(graph.parts)]
-        total = np.zeros(graph.nodes + graph.parts)
+        # The last rows: parts of no structure, which the hypergraph need not know.
+        outside = np.flatnonzero(~self._parts_in_use(event_shape))
+        first = graph.nodes + graph.parts
+        rows = [np.asarray(row) for row, *_ in entries] + [graph.nodes + parts, first + np.arange(len(outside))]
+        columns = [graph.parts + column for _, column, _ in entries] + [parts, outside]
+        values = [np.full(len(row), value) for row, _, value in entries] + [np.ones(graph.parts), np.ones(len(outside))]
+        total = np.zeros(first + len(outside))
         total[goal] = 1
         places = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
         return LinearConstraints.of(places, graph.parts + graph.edges, total, total)
+
+    def _parts_in_use(self, event_shape: Any) -> Bool[np.ndarray, " parts"]:
+        """Return the mask of :meth:`valid_parts` for one instance."""
+        is_tuple = bool(event_shape) and not isinstance(event_shape[0], int)
+        ones = tuple(torch.ones(1, *shape, device="cpu") for shape in (event_shape if is_tuple else [event_shape]))
+        mask = self.valid_parts(ones if is_tuple else ones[0])
+        return np.concatenate([t.flatten().numpy() != 0 for t in as_tuple(ones if mask is None else mask)])
 
     # -- random walks: θ is divided by the temperature of the regularizer ----------------------
 
