@@ -62,7 +62,7 @@ class CheckTarget:
         """Make a target from the arguments of the public checks."""
         # An oracle may bind data in its constructor. The given instance data then replace them in every check.
         replaced = set(instance_data) if isinstance(instance_data, Mapping) else set()
-        if not replaced >= set(oracle.bound):
+        if not callable(instance_data) and not replaced >= set(oracle.bound):
             raise InvalidInputError(
                 f"oracle: instance data {list(oracle.bound)} is bound; pass instance_data={{...}} instead"
             )

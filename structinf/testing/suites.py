@@ -78,7 +78,7 @@ def check_oracle(
     Parameters
     ----------
     oracle : str or Oracle
-        The oracle, without bound instance data.
+        The oracle, without bound instance data except those named in ``instance_data``.
     event_shape : int, tuple of int, or tuple of both
         The event shape of each tensor of θ, without batch dimensions. Choose a shape with at most a few hundred
         structures, because the suite enumerates the structures.
