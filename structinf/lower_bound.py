@@ -31,6 +31,7 @@ from .oracle import GibbsOracle, Oracle
 from .parts import Parts, as_tuple, list_to_tuple, map_parts
 from .relaxation import RELAXATIONS, Relaxation, missing_ability_reason
 from .relaxations.gibbs_sample import GibbsSample
+from .relaxations.gumbel_crf import GumbelCRF
 from .relaxations.marginals import Marginals
 from .relaxations.perturbed import Perturbed
 from .relaxations.sparsemap import SparseMAP
@@ -44,7 +45,7 @@ __all__ = ["divergences", "elbo"]
 
 KLTerm = Literal["auto", "exact", "sample", "bound"]
 
-_GIBBS = (Exact, ScoreFunction, SumAndSample, UnorderedSet, MuProp, Rebar, Relax, Marginals, GibbsSample)
+_GIBBS = (Exact, ScoreFunction, SumAndSample, UnorderedSet, MuProp, Rebar, Relax, Marginals, GibbsSample, GumbelCRF)
 """Methods with the distribution q(y) ∝ exp(⟨θ, y⟩ / temperature)."""
 
 _WEIGHTS = (SparsemaxEstimator, TopKSparsemax, SparseMAPEstimator, SparseMAP)
@@ -76,7 +77,8 @@ def elbo(
     =====================  =================================================  ==================================
     exp⟨θ, y⟩ / Z          exact, score_function, sum_and_sample,             "exact"; "sample" for estimators
                            unordered_set, muprop, rebar, relax, marginals,    that evaluate g at structures only
-                           reinmax, gumbel_rao, gapped_straight_through
+                           reinmax, gumbel_rao, gapped_straight_through,
+                           gumbel_crf
     sparse weights         relax:sparsemap, expect:sparsemap, sparsemax,      "exact"
                            topk_sparsemax
     function of θ + σU     relax:perturbed, expect:perturbed, stochastic;     "bound"
@@ -113,7 +115,8 @@ def elbo(
     -------
     (*batch) Tensor
         The bounds, in nats, differentiable in θ, in the prior and in the parameters of g. If g is evaluated at a mean
-        of structures (``marginals``, ``relax:sparsemap``), the result is a lower bound only for concave g.
+        of structures (``marginals``, ``relax:sparsemap``), the result is a lower bound only for concave g. With relaxed
+        samples (``gumbel_crf`` without ``straight_through``), it approximates the bound.
 
     Raises
     ------
@@ -154,7 +157,7 @@ def elbo(
         return value - problem.restore(bound).to(value.dtype)
     if kl == "sample" or isinstance(found, _WEIGHTS):
         return _of_structures(found, g, problem, scores_of_prior, inputs, generator).view(shape)
-    temperature: Any = found.temperature if isinstance(found, Marginals | GibbsSample) else 1.0
+    temperature: Any = found.temperature if isinstance(found, Marginals | GibbsSample | GumbelCRF) else 1.0
     if isinstance(temperature, Tensor):
         # Gibbs takes a number.
         scaled = map_parts(lambda t: t / temperature, list_to_tuple(theta))

@@ -184,6 +184,17 @@ def test_exact_bounds(method, kl):
     check(si.elbo(g, theta, SUBSET, chosen, prior=prior, kl=kl), expected, theta, prior)
 
 
+def test_bounds_of_gumbel_crf():
+    """Exact samples of the distribution, and its divergence at the temperature."""
+    theta = scores()
+    method = si.get_relaxation("gumbel_crf", straight_through=True, samples=2000, temperature=2.0)
+    found = si.elbo(g, theta, SUBSET, method, prior=PRIOR, generator=torch.Generator().manual_seed(0))
+    expected = exact_bound((Y @ theta.T / 2).softmax(0), PRIOR)
+    assert ((found - expected).abs() < 6 * g(Y).std() / 2000**0.5).all()
+    found.sum().backward()
+    assert theta.grad.isfinite().all()
+
+
 def test_uniform_prior_and_log_likelihood():
     theta = scores()
     log_joint = theta.new_tensor([0.3, 1.0, -0.2, 0.5])
