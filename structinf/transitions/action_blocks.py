@@ -53,21 +53,22 @@ class ActionBlocks:
             return cls(scores, scores, scores.double() if sums else None)
         layers = actions // blocks
         whole, rest = scores[:, : layers * blocks].unflatten(1, (layers, blocks)), scores[:, layers * blocks :]
-        best, last = whole.amax(1), rest.shape[1]
-        best[:, :last] = torch.maximum(best[:, :last], rest)
-        if not sums:
-            return cls(scores, best, None)
-        # A block of −inf alone has the sum 0.
-        base = best.masked_fill(best == -torch.inf, 0.0)
-        total = torch.empty_like(best)
+        last = rest.shape[1]
         step = max(_CHUNK // actions, 1) if scores.device.type == "cpu" else max(count, 1)
-        memory = torch.empty_like(whole[:step])
+        best = scores.new_empty(count, blocks)
+        total, memory = (torch.empty_like(best), torch.empty_like(whole[:step])) if sums else (best, best)
         for start in range(0, count, step):
-            part = whole[start : start + step]
-            away = torch.sub(part, base[start : start + step, None], out=memory[: len(part)])
-            torch.sum(away.exp_(), 1, out=total[start : start + step])
-        total[:, :last] += (rest - base[:, :last]).exp_()
-        return cls(scores, best, total.double().log_().add_(best))
+            rows = slice(start, start + step)
+            part, top = whole[rows], best[rows]
+            torch.amax(part, 1, out=top)
+            torch.maximum(top[:, :last], rest[rows], out=top[:, :last])
+            if sums:
+                # A block of −inf alone has the sum 0.
+                base = top.masked_fill(top == -torch.inf, 0.0)
+                away = torch.sub(part, base[:, None], out=memory[: len(part)])
+                torch.sum(away.exp_(), 1, out=total[rows])
+                total[rows, :last] += (rest[rows] - base[:, :last]).exp_()
+        return cls(scores, best, total.double().log_().add_(best) if sums else None)
 
     def best_of_rows(self) -> Tensor:
         """Return the best score of each state, (N,); −inf without actions, and NaN if a score is NaN."""
