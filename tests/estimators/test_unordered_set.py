@@ -170,3 +170,22 @@ def test_large_batches_are_weighed_in_portions_and_drawn(monkeypatch):
     value = si.expect(lambda y: y.sum(1), theta, "bits", "unordered_set", generator=torch.Generator().manual_seed(0))
     value.sum().backward()
     assert abs(value.mean() - 9.5) < 1
+
+
+def test_it_is_unbiased_on_chains():
+    """With a tuple of scores, and sets drawn by removing mass."""
+    generator, draws = torch.Generator().manual_seed(0), 3000
+    theta = [torch.randn(1, *shape, dtype=torch.float64, generator=generator) for shape in ((3, 2), (2, 2))]
+    weights = torch.randn(3, 2, dtype=torch.float64, generator=generator)
+
+    def f(y):
+        return (y[0] * weights).sum((1, 2)).cos() + y[1][:, 0, 1]
+
+    leaves = [t.clone().requires_grad_() for t in theta]
+    exact = si.expect(f, tuple(leaves), "chain")
+    slopes = torch.autograd.grad(exact.sum(), leaves)
+    copies = [t.expand(draws, -1, -1).clone().requires_grad_() for t in theta]
+    found = si.expect(f, tuple(copies), "chain", "unordered_set", k=3, generator=generator)
+    assert abs(found.mean() - exact) < 6 * found.std() / draws**0.5
+    for each, slope in zip(torch.autograd.grad(found.sum(), copies), slopes, strict=True):
+        assert ((each.mean(0) - slope[0]).abs() < 6 * each.std(0) / draws**0.5 + 1e-9).all()
