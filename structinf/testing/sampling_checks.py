@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..errors import UnsupportedError
 from ..oracle import Enumerable, GibbsOracle, Samplable
 from ..parts import Parts, as_tuple, map_parts
 from ..solvers.distinct_samples import sample_without_replacement
@@ -141,7 +142,10 @@ def _require_draws(case: Case) -> None:
 
 def _draw(case: Case, n: int) -> tuple[Parts, Tensor]:
     generator = torch.Generator().manual_seed(case.target.seed + 6)
-    structures, valid = sample_without_replacement(case.oracle, case.theta, n, generator)
+    try:
+        structures, valid = sample_without_replacement(case.oracle, case.theta, n, generator)
+    except UnsupportedError as error:  # rare structures, which the oracle cannot draw
+        raise NotApplicable(str(error)) from None
     return map_parts(lambda t: t.cpu(), structures), valid.cpu()
 
 
