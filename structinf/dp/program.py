@@ -267,9 +267,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
     def _parts_in_use(self, event_shape: Any) -> Bool[np.ndarray, " parts"]:
         """Return the mask of :meth:`valid_parts` for one instance."""
         is_tuple = bool(event_shape) and not isinstance(event_shape[0], int)
-        ones = tuple(torch.ones(1, *shape, device="cpu") for shape in (event_shape if is_tuple else [event_shape]))
+        device = next((t.device for t in self.bound.values() if isinstance(t, Tensor)), torch.device("cpu"))
+        ones = tuple(torch.ones(1, *shape, device=device) for shape in (event_shape if is_tuple else [event_shape]))
         mask = self.valid_parts(ones if is_tuple else ones[0])
-        return np.concatenate([t.flatten().numpy() != 0 for t in as_tuple(ones if mask is None else mask)])
+        return np.concatenate([t.flatten().cpu().numpy() != 0 for t in as_tuple(ones if mask is None else mask)])
 
     # -- random walks: θ is divided by the temperature of the regularizer ----------------------
 

@@ -8,7 +8,7 @@ from paper_reports import number, tables
 
 
 def test_table(tmp_path):
-    experiment(None, Sizes(100), range(1), Report(tmp_path / "report.md"))
+    experiment(None, Sizes(40), range(1), Report(tmp_path / "report.md"))
     (rows,) = tables(tmp_path / "report.md")
     assert {row[0] for row in rows} == set(STRUCTURES)
     assert {row[1] for row in rows} == set(METHODS)

@@ -252,7 +252,7 @@ def test_stochastic_beams_of_sequences():
 @pytest.mark.parametrize("actions", [128, 150])
 def test_blocks_of_actions_leave_out_no_sequence(monkeypatch, actions):
     """With many actions, a search looks only at the children in blocks above a bound."""
-    scores = 3 * table(6, actions, 2, seed=2, forbidden=0.3).float()
+    scores = 3 * table(3, actions, 2, seed=2, forbidden=0.3).float()
     scores[0, 0] = -torch.inf
     scores[1, 0] = torch.randint(3, (actions,), generator=torch.Generator().manual_seed(0)).float()
     scores[2] *= 1000
