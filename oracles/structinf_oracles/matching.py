@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from torch.nn.functional import pad
 
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
+from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
 from structinf.oracle import Enumerable
 from structinf.parts import Parts
 from structinf.restriction import Restrictable, argmax_of_feasible
@@ -29,7 +31,9 @@ OPERATIONS = 1.0
 
 
 @dataclass(frozen=True)
-class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[reportIncompatibleVariableOverride]
+class Matching(  # pyright: ignore[reportIncompatibleVariableOverride]
+    ScoredEdges, Restrictable, Enumerable, LinearlyConstrained
+):
     """Sets of edges of an undirected graph without common nodes: every node has one partner, or at most one.
 
     ⟨θ, y⟩ = Σ_{e in matching} θ[e]. For matchings between two given sides of nodes, ``assignment`` is faster.
@@ -186,6 +190,16 @@ class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[report
                 indices,
             )
         return self.as_parts(torch.from_numpy(y).to(theta), theta)
+
+    def linear_constraints(self, event_shape: Any) -> LinearConstraints:
+        parts, ends, nodes = self.edges_of_instance(event_shape)
+        size = math.prod(event_shape)
+        others = np.setdiff1d(np.arange(size), parts)
+        row = np.concatenate([ends[:, 0], ends[:, 1], np.full(len(others), nodes)])
+        column = np.concatenate([parts, parts, others])
+        # Each node has one edge, or at most one. The last row keeps parts that are no edges at 0.
+        lower, upper = [float(self.perfect)] * nodes + [0.0], [1.0] * nodes + [0.0]
+        return LinearConstraints.of((row, column, np.ones(len(row))), size, lower, upper)
 
     @property
     def has_nested_structures(self) -> bool:

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.kernels.gpu import uses_triton
+from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
 from structinf.restriction import Restrictable, argmax_of_feasible, in_order
@@ -24,6 +25,7 @@ from structinf.validation import check_count, check_enumerable, check_feasible, 
 
 from .common.labels import indicators, nonzero_positions, reject_labels
 from .common.scored_edges import ScoredEdges, above_diagonal
+from .common.tree_constraints import unit_flow_rows
 from .kernels.arborescence import dispatch
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ TREE = "spanning tree"
 
 @dataclass(frozen=True)
 class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
-    ScoredEdges, GibbsOracle, Samplable, Restrictable, Enumerable
+    ScoredEdges, GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyConstrained
 ):
     """Trees that connect all n nodes of an undirected graph: n − 1 edges without a cycle.
 
@@ -222,6 +224,23 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     @property
     def has_nested_structures(self) -> bool:
         return False
+
+    def linear_constraints(self, event_shape: Any) -> LinearConstraints:
+        parts, ends, nodes = self.edges_of_instance(event_shape)
+        size, count, rest = math.prod(event_shape), len(parts), max(nodes - 1, 0)
+        tails, heads = np.concatenate([ends, ends[:, ::-1]]).T
+        (row, column, value), right = unit_flow_rows(tails, heads, nodes)
+        others, edge = np.setdiff1d(np.arange(size), parts), np.arange(count)
+        # After the rows of the flow: an edge carries at most n − 1 units in both directions together, and none if it is
+        # not chosen; the tree has n − 1 edges; and parts that are no edges are 0.
+        row = np.concatenate(
+            [row, *[rest + edge] * 3, np.full(count, rest + count), np.full(len(others), rest + count + 1)]
+        )
+        column = np.concatenate([size + column, size + edge, size + count + edge, parts, parts, others])
+        value = np.concatenate([value, np.ones(2 * count), np.full(count, -rest), np.ones(size)])
+        lower = np.concatenate([right, np.full(count, -np.inf), [rest, 0]])
+        upper = np.concatenate([right, np.zeros(count), [rest, 0]])
+        return LinearConstraints.of((row, column, value), size + 2 * count, lower, upper, has_integers=False)
 
     def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
         # Both algorithms only compare scores, so that forced edges of score +inf round nothing.

@@ -71,14 +71,13 @@ class FactorGraph(ExactFactorGraph):
     -----
     The relaxations ``lp_map`` and ``lp_sparsemap`` need only the argmax of each factor, and ``belief_propagation`` the
     log-partition function of each factor. All other relaxations need ``argmax`` of the graph, or sums over its
-    structures. Both are exact. A connected component with a single factor
-    takes one call of the factor's oracle. A component of several factors uses ``solver`` for the argmax, and lists its
-    joint structures for sums.
+    structures. Both are exact. A connected component with a single factor takes one call of the factor's oracle. A
+    component of several factors uses ``solver`` for the argmax, and lists its joint structures for sums.
 
     With "branch_and_bound", another structure may score higher by at most 1e-9 of the largest size of a score, with
     "milp" by 1e-13. These oracles have linear constraints: the factors by name, ``subset``, ``assignment`` (except with
-    ``allow_unmatched=True``), ``arborescence``, all dynamic programs such as ``chain``, and oracles with a list of at
-    most 1,000 structures.
+    ``allow_unmatched=True``), ``arborescence``, ``spanning_tree``, ``matching``, ``tour``, all dynamic programs such as
+    ``chain``, and oracles with a list of at most 1,000 structures.
 
     The first use freezes the graph.
 

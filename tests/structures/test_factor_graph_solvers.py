@@ -192,12 +192,22 @@ def test_wrong_options(options: dict) -> None:
         si.FactorGraph(3, **options)
 
 
+class ArgmaxOnly(si.Oracle):
+    """All vectors of bits."""
+
+    name = "argmax_only"
+    event_ndim = 1
+
+    def argmax(self, theta: Tensor) -> Tensor:  # type: ignore[override]
+        return (theta > 0).to(theta.dtype)
+
+
 def test_factors_without_linear_constraints_are_named() -> None:
-    graph = si.FactorGraph((12, 12), solver="milp")
-    graph.add("matching", graph.variables)
-    graph.add("budget", graph.variables[0], k=1)
-    with pytest.raises(si.UnsupportedError, match=r"cannot use factor 0, matching .* states no linear constraints"):
-        si.relax(torch.zeros(12, 12), graph, "map")
+    graph = si.FactorGraph(12, solver="milp")
+    graph.add(ArgmaxOnly(), graph.variables)
+    graph.add("budget", graph.variables, k=1)
+    with pytest.raises(si.UnsupportedError, match=r"cannot use factor 0, argmax_only .* states no linear constraints"):
+        si.relax(torch.zeros(12), graph, "map")
 
 
 class Fractional(si.Enumerable):
@@ -224,3 +234,19 @@ def test_additional_parts_may_be_any_numbers(solver: Any) -> None:
     y, part = si.relax(theta, graph, "map")
     assert y.tolist() == [[0, 1], [1, 0]]
     assert part.tolist() == [[-1.5], [0.5]]
+
+
+@pytest.mark.parametrize("name", ["matching", "spanning_tree", "tour"])
+def test_graph_structures_with_limits(name: str) -> None:
+    def make(solver: str) -> si.FactorGraph:
+        graph = si.FactorGraph((4, 4), solver=solver)
+        graph.add(name, graph.variables)
+        graph.add("at_most_one", graph.variables[:2, 2:].flatten())
+        return graph
+
+    theta = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    theta = theta.triu(1) if name != "tour" else theta
+    best = si.infer(theta, make("list"), "map")
+    found = si.infer(theta, make("milp"), "map")
+    torch.testing.assert_close(found.value, best.value)
+    assert (found.mean[:, :2, 2:].sum((1, 2)) <= 1).all()

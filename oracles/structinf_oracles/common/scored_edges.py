@@ -169,6 +169,18 @@ class ScoredEdges(Oracle):
         edges, count = union.find_edges((first + low) * len(union.nodes) + first + high)
         return graphs.place_of_edge[edges] if len(graphs.edges) else edges, count
 
+    def edges_of_instance(self, event_shape: Any) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return the part of each edge (E,), the nodes it joins (E, 2), and the number of nodes, of the only instance.
+
+        Edges between nodes that are not in use are left out.
+        """
+        like = torch.zeros(1, *event_shape, dtype=torch.float64, device="cpu")
+        ends, nodes = self.ends_of(like)[0], int(self.nodes_in_use(like)[0])
+        parts = np.arange(len(ends)) if self.edges is not None else self.graph_of(like).pairs[0]
+        valid = self.valid_parts(like)
+        used = np.ones(len(parts), np.bool_) if valid is None else valid[0].flatten().numpy()[parts]
+        return parts[used], ends[used], nodes
+
     def is_simple(self, like: Tensor) -> bool:
         """Return whether the edges are sorted, without parallel edges, so that edges and pairs of nodes coincide."""
         return self._graphs.is_simple if self.is_batch else self.graph_of(like).is_simple
