@@ -38,7 +38,7 @@ def test_a_public_call_checks_lengths_once(name, relaxation, monkeypatch):
 MODULES = (
     "structinf_oracles.chain",
     "structinf_oracles.common.dependency_arcs",
-    "structinf_oracles.common.undirected_graphs",
+    "structinf_oracles.common.scored_edges",
 )
 
 
