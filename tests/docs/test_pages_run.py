@@ -5,13 +5,14 @@ They run in an empty folder. What they draw is what the page shows.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from docs.code_blocks import Block, blocks, run
+from docs.code_blocks import Block, blocks, run, shows
 from structinf.calls import resolution
 from structinf.estimators.base import ESTIMATORS
 
@@ -39,7 +40,12 @@ def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page.read_text("utf-8")):
-        run(block, str(page), namespace)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            run(block, str(page), namespace)
+        if block.output is not None:
+            found = printed.getvalue()
+            assert shows(block.output, found), f"line {block.line}: the block prints\n{found}\nnot\n{block.output}"
         if block.picture:
             check_picture(block.picture, namespace["figure"])
 
@@ -96,6 +102,22 @@ def test_blocks_share_a_namespace_in_order():
     for block in found:
         run(block, "sample.md", namespace)
     assert namespace["y"] == 2
+
+
+def test_text_after_a_block_is_its_output():
+    page = "```python\nprint(0.25)\n```\n\n```text\n0.24\n```\n\n```python\nx = 1\n```\n\nText:\n\n```text\n1\n```\n"
+    page += "\n```python\nx = 2\n```\n<!-- varies: time -->\n```text\n1 s\n```\n"
+    assert [block.output for block in blocks(page)] == ["0.24\n", None, None]
+    for output, printed, same in (
+        ("0.24", "0.25", True),
+        ("0.24", "0.26", False),
+        ("tensor([1., 2.])  [3]", "tensor([1.,  2.]) [3]", True),
+        ("3 trees", "4 trees", False),
+        ("True 1e-05", "True 2e-05", False),
+        ("1.5e-05", "1.6e-05", True),
+        ("True", "False", False),
+    ):
+        assert shows(output, printed) == same
 
 
 def test_an_error_names_the_line_of_the_page():
