@@ -49,7 +49,7 @@ def flatten_labels(problem: Problem, labels: Tensor, what: str) -> Tensor:
         raise InvalidInputError(
             f"{what}: integer labels of {problem.oracle.label()} must have the batch shape "
             f"{shape_text(problem.batch_shape)} and {count_dimensions(n)}, got shape {shape_text(labels.shape)}; "
-            "pass a structure as floating point"
+            "pass a structure as floating point, for example from structinf.encode"
         )
     device = as_tuple(problem.theta)[0].device
     flat = labels.to(device, torch.int64).reshape(math.prod(problem.batch_shape), *labels.shape[labels.ndim - n :])

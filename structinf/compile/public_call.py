@@ -87,7 +87,7 @@ def public_call(
     """Decorate a public call.
 
     1. In eager mode the function runs unchanged; the decorator checks three flags. The function may run again
-       (:func:`.deferred_checks.with_second_attempt`).
+       (:func:`structinf.deferred_checks.with_second_attempt`).
     2. Inside torch.compile the call breaks the graph, unless ``operator`` is given.
     3. With ``operator``, the call is one node of the graph. The function then returns a tensor, or a tuple of tensors
        if the first argument is a tuple. The arguments are tensors, lists, tuples and dicts of tensors, and objects.

@@ -208,7 +208,7 @@ class FactorGraph(ExactFactorGraph):
             if given != set(logic.options) or additional is not None:
                 listed = ", ".join([*given, *(["additional"] if additional is not None else [])]) or "none"
                 raise InvalidInputError(
-                    f"{factor} takes the options: {', '.join(logic.options) or 'none'}; got: {listed}"
+                    f"{factor} takes the options: {', '.join(f'{o}=' for o in logic.options) or 'none'}; got: {listed}"
                 )
             if "k" in data and "k" not in logic.options:
                 raise InvalidInputError(f"instance_data: {factor} takes no 'k'; use budget, or the oracle subset")
