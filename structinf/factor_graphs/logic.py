@@ -160,12 +160,11 @@ class Table(GibbsOracle, Enumerable, LinearlyConstrained):
 
 def _log_sum_of_some(theta: Tensor) -> Float[Tensor, " batch"]:
     """Return log Σ exp⟨θ, y⟩ over all vectors of bits except 0, for scores (B, d); −inf if all scores are −inf."""
-    # The sum over all vectors is exp(total), and the vector 0 adds 1 to it. If total underflows, vectors of two ones
-    # add nothing.
-    total = -torch.nn.functional.logsigmoid(-theta).sum(1)
-    tiny = total.detach() < 1e3 * torch.finfo(theta.dtype).tiny
-    total = total.masked_fill(tiny, 1.0)
-    return torch.where(tiny, logsumexp(theta, 1), total + (-torch.expm1(-total)).log())
+    # Σ_i exp θ_i Π_{j > i} (1 + exp θ_j) groups the vectors by their first 1. No term is subtracted, so that second
+    # derivatives of tiny sums are exact.
+    softplus = -torch.nn.functional.logsigmoid(-theta)
+    following = torch.nn.functional.pad(softplus[:, 1:], (0, 1)).flip(1).cumsum(1).flip(1)
+    return logsumexp(theta + following, 1)
 
 
 def _all_bits(d: int) -> Float[Tensor, "structures d"]:

@@ -118,6 +118,18 @@ def test_gradients(make):
         assert torch.autograd.gradcheck(f, leaves, fast_mode=True)
 
 
+@pytest.mark.parametrize("shift", [30, 400, 5000])
+@pytest.mark.parametrize("relaxation", ["belief_propagation", "marginals"])
+def test_disjunction_of_unlikely_variables(relaxation, shift):
+    # At such scores, vectors of two ones add nothing, so that the means are a softmax.
+    graph = si.FactorGraph(3)
+    graph.add("or", graph.variables)
+    theta = draw(40, 3) - shift
+    jacobian = torch.autograd.functional.jacobian(lambda t: si.relax(t, graph, relaxation), theta)
+    mean = theta.softmax(0)
+    torch.testing.assert_close(jacobian, mean.diag() - mean.outer(mean), rtol=1e-9, atol=1e-12)
+
+
 def test_loss_and_instance_data():
     graph = si.FactorGraph((4, 2))
     graph.add("chain", graph.variables, additional=[(2, 2)], instance_data=["lengths"])
