@@ -42,8 +42,8 @@ class BeliefPropagation(VariationalRelaxation):
 
     In a ``FactorGraph``, the factors are oracles with ``log_partition``, such as trees, chains and logic factors. The
     beliefs are the probability of each variable, and the means of the additional parts. A message takes the marginals
-    of an oracle, which count all of its structures. A graph without cycles of factors that share several variables
-    gives the exact marginals.
+    of an oracle, which count all of its structures. Without cycles, so that two factors share at most one variable, the
+    beliefs are the exact marginals.
 
     Entries of −inf on a cycle can let messages grow without end. Such an instance does not converge.
 
@@ -69,7 +69,8 @@ class BeliefPropagation(VariationalRelaxation):
         and larger for instances that do not converge.
     tolerance : float
         The solver stops once no logarithm of a message changes by more than ``tolerance``, or the rounding error of
-        the scores.
+        the scores. In a ``FactorGraph``, it stops once the probabilities of each variable in its factors differ by no
+        more from its belief.
     max_iter : int
         Maximal number of computations of each message.
     on_failure : "warn", "raise" or "ignore"
