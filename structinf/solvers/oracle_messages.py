@@ -144,6 +144,8 @@ class OracleMessages(StationaryValue):
         found = self._solve(theta)
         problem, size = found.problem, len(found.sums)
         v = map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), v)
+        if not size:
+            return v
         length = torch.stack([t.double().abs().flatten(1).amax(1) for t in as_tuple(v) if t[0:1].numel()]).amax(0)
         options = f"max_iter (now {self.max_iter}), the damping or the temperature"
         refuse = functools.partial(check_differentiable, label=self.label, options=options)

@@ -157,7 +157,9 @@ def _shorter() -> si.FactorGraph:
 
 def test_inputs():
     graph, theta = constraints()
-    assert si.relax(theta[:0], graph, "belief_propagation").shape == (0, 8)
+    empty = theta[:0].clone().requires_grad_()
+    si.relax(empty, graph, "belief_propagation").sum().backward()
+    assert empty.grad.shape == (0, 8)
     single = si.relax(theta.float(), graph, "belief_propagation")
     assert single.dtype == torch.float32
     torch.testing.assert_close(single, si.relax(theta, graph, "belief_propagation").float())
