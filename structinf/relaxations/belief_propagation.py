@@ -42,8 +42,8 @@ class BeliefPropagation(VariationalRelaxation):
 
     In a ``FactorGraph``, the factors are oracles with ``log_partition``, such as trees, chains and logic factors. The
     beliefs are the probability of each variable, and the means of the additional parts. A message takes the marginals
-    of an oracle, which count all of its structures. Without cycles, so that two factors share at most one variable, the
-    beliefs are the exact marginals.
+    of an oracle, which count all of its structures. Without cycles, the beliefs are the exact marginals. Two factors
+    that share several variables form a cycle, and so does a factor that has a variable twice.
 
     Entries of −inf on a cycle can let messages grow without end. Such an instance does not converge.
 
