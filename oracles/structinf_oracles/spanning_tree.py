@@ -209,15 +209,15 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         from .kernels.spanning_tree.k_best import topk
 
         check_k(k)
-        scores = self.edge_scores(theta.detach()).double()
+        theta = self.without_padding(theta.detach())
+        scores = self.edge_scores(theta).double()
         order = scores.argsort(dim=1, descending=True, stable=True)
         trees = torch.zeros((k, *scores.shape), dtype=torch.bool, device="cpu")
         value = torch.full((k, len(theta)), -torch.inf, dtype=torch.float64, device="cpu")
         trees[0] = self.edge_scores(self.argmax(theta)) > 0
-        lengths = self.nodes_in_use(theta)
-        scores, order, lengths, *results = to_numpy(scores, order, lengths, trees, value)
-        graph, work = self.graph_of(theta).ends, 24 * trees.numel()
-        parallel_rows(topk, len(theta), scores, order, graph, lengths, *results, work=work)
+        scores, order, lengths, *results = to_numpy(scores, order, self.nodes_in_use(theta), trees, value)
+        ends, work = self.ends_of(theta), 24 * trees.numel()
+        parallel_rows(topk, len(theta), scores, order, ends, lengths, *results, work=work)
         trees, value = in_order(trees, value)
         return self.as_parts(trees.to(theta.device), theta), value.to(theta), ~value.isneginf().to(theta.device)
 

@@ -91,7 +91,7 @@ def topk(start, stop, theta, order, ends, lengths, y, value):
         Scores of the edges.
     order : (B, E) int64
         The edges, best first.
-    ends : (E, 2) int64
+    ends : (B | 1, E, 2) int64
         The nodes joined by each edge.
     lengths : (B,) int64
         Numbers of nodes in use. Edges to other nodes are not used.
@@ -114,6 +114,7 @@ def topk(start, stop, theta, order, ends, lengths, y, value):
     bound, exchange, tree = np.empty(k), np.empty((k, 4), np.int64), np.empty((k, max(nodes - 1, 1)), np.int64)
     for b in range(start, stop):
         n, candidates, sets, rank = lengths[b], 1, 1, 1
+        pair = ends[b if len(ends) > 1 else 0]
         count, total = 0, 0.0
         for e in range(edges):
             if y[0, b, e]:
@@ -125,8 +126,8 @@ def topk(start, stop, theta, order, ends, lengths, y, value):
         if n > 1:
             for e in range(edges):
                 status[e] = _FREE
-            _hang(tree[0], ends, n, first, linked, parent, through, depth)
-            found = _least_loss(theta[b], order[b], ends, n, status, y[0, b], parent, through, depth, top)
+            _hang(tree[0], pair, n, first, linked, parent, through, depth)
+            found = _least_loss(theta[b], order[b], pair, n, status, y[0, b], parent, through, depth, top)
             bound[0], exchange[0, 0], exchange[0, 1], exchange[0, 2] = total - found[0], found[1], found[2], 0
         while n > 1 and rank < k:
             chosen = 0
@@ -156,8 +157,8 @@ def topk(start, stop, theta, order, ends, lengths, y, value):
                     ancestor = restrictions[ancestor, 0]
                 place = candidates if restriction == _FORBIDDEN else chosen
                 of_tree = exchange[place, 3]
-                _hang(tree[place], ends, n, first, linked, parent, through, depth)
-                found = _least_loss(theta[b], order[b], ends, n, status, y[of_tree, b], parent, through, depth, top)
+                _hang(tree[place], pair, n, first, linked, parent, through, depth)
+                found = _least_loss(theta[b], order[b], pair, n, status, y[of_tree, b], parent, through, depth, top)
                 bound[place] = value[of_tree, b] - found[0]
                 exchange[place, 0], exchange[place, 1], exchange[place, 2] = found[1], found[2], own
             candidates += 1
