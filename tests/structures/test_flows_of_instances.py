@@ -141,6 +141,16 @@ def test_supplies_with_rounding_errors() -> None:
     assert large.tolist() == [1e200, 0.0, 1e200] or large.tolist() == [1e200, 1e183, 1e200]
 
 
+def test_rounded_amounts_stay_feasible() -> None:
+    # The large capacities of the way back make the unit so large that 0.3 + 0.42 and 0.72 round differently.
+    edges, theta = [(0, 2), (1, 2), (2, 3), (3, 0), (3, 0)], torch.zeros(1, 5, dtype=torch.float64)
+    for first, second in [(0.86, 0.03), (0.3, 0.42)]:
+        total = round(first + second, 2)
+        capacities = [first, second, total, 100.0, 1e5]
+        y = si.relax(theta, "flow", "map", graph=edges, supplies=[first, second, 0, -total], capacities=capacities)
+        assert y[0].tolist() == [first, second, total, 0, 0]
+
+
 def test_large_capacities_round_no_small_amounts() -> None:
     edges, theta = [(0, 1), (1, 2), (2, 1), (0, 2)], torch.tensor([[-1.0, -1.0, -1.0, -3.0]] * 3, dtype=torch.float64)
     theta[2, 1:3] = 1.0  # fills the cycle

@@ -73,11 +73,16 @@ def to_integers(
     finite = np.where(np.isinf(capacities), 0.0, capacities)
     is_integral |= _are_integers(lower, finite, supplies)
     exponent = np.where(is_integral, 0, 59 - np.frexp(size + 2 * finite.sum(1))[1]).astype(np.int64)
-    low, most, outflow = (np.rint(np.ldexp(t, exponent[:, None])).astype(np.int64) for t in (lower, finite, supplies))
+    exact = [np.ldexp(t, exponent[:, None]) for t in (lower, finite, supplies)]
+    low, most, outflow = (np.rint(t).astype(np.int64) for t in exact)
     # Rounded supplies need not add up to 0. The node of the largest supply takes the difference.
     if outflow.shape[1]:
         outflow[np.arange(rows), np.abs(outflow).argmax(1)] -= outflow.sum(1)
     slack = np.where(is_integral, 0, np.rint(np.ldexp(64 * precision * size, exponent))).astype(np.int64)
+    # Rounding moves each amount by half a unit at most. The capacities of a cut then miss its supply by at most this
+    # number of units, half of which is left on each side.
+    is_rounded = np.any([(t != np.rint(t)).any(1) for t in exact], 0)
+    slack += is_rounded * 2 * (capacities.shape[1] + supplies.shape[1])
     return Integers(low, np.where(np.isinf(capacities), UNLIMITED, most), outflow, slack, exponent)
 
 
