@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import functools
 import math
 from collections.abc import Callable
@@ -34,10 +35,21 @@ class Surrogate(Relaxation):
         """The number of the option :attr:`step_option`, which may be a tensor."""
         return number_of_step(self.step_option, getattr(self, self.step_option))
 
-    def _check_step(self, theta: Parts) -> None:
-        """Raise InvalidInputError if the dtype of θ cannot represent products with the step."""
-        if self.step_option:
-            check_in_range(self.step_option, self.step, as_tuple(theta)[0].dtype)
+    def _with_fixed_step(self, theta: Parts) -> Surrogate:
+        """Return the surrogate for the backward pass, with its step as a number.
+
+        Raises InvalidInputError if the dtype of θ cannot represent products with the step.
+        """
+        if not self.step_option:
+            return self
+        step = self.step
+        check_in_range(self.step_option, step, as_tuple(theta)[0].dtype)
+        if not isinstance(getattr(self, self.step_option), Tensor):
+            return self
+        # A tensor may change before the backward pass, as in a schedule.
+        fixed = copy.copy(self)
+        object.__setattr__(fixed, self.step_option, step)
+        return fixed
 
     @abc.abstractmethod
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
@@ -48,10 +60,10 @@ class Surrogate(Relaxation):
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        self._check_step(theta)
+        surrogate = self._with_fixed_step(theta)
         y = best_structure(oracle, theta)
         fixed = map_parts(torch.Tensor.detach, theta)
-        mean, weights = self._attach(ArgmaxResult(self, oracle, fixed, fixed, y), oracle, theta)
+        mean, weights = self._attach(ArgmaxResult(surrogate, oracle, fixed, fixed, y), oracle, theta)
         return Solution(
             mean=mean,
             value=best_score(oracle, theta, y),
@@ -124,7 +136,6 @@ class NoisySurrogate(Surrogate):
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        self._check_step(theta)
         fixed = map_parts(torch.Tensor.detach, theta)
         perturbed = perturb(oracle, fixed, get_noise(self.noise), self.sigma, self.samples, self.generator)
         return self._attach_samples(self._draw(oracle, theta, perturbed), perturbed.noise, oracle, theta)[0]
@@ -139,11 +150,11 @@ class NoisySurrogate(Surrogate):
 
     def _draw(self, oracle: Oracle, theta: Parts, perturbed: NoisyCopies) -> SampledArgmax:
         """Find the best structures for noisy copies of θ."""
-        self._check_step(theta)
+        surrogate = self._with_fixed_step(theta)
         noisy, fixed = (map_parts(torch.Tensor.detach, t) for t in (perturbed.theta, theta))
         structures, means = best_samples(perturbed.oracle, noisy, fixed, self.samples)
         y = map_parts(lambda z: z.flatten(0, 1), structures)
-        found = ArgmaxResult(self, perturbed.oracle, noisy, fixed, y)
+        found = ArgmaxResult(surrogate, perturbed.oracle, noisy, fixed, y)
         return SampledArgmax(found, self.samples, batch_size(theta), self.reduction == "none", means)
 
     def mean_gradient(self, drawn: SampledArgmax, v: Parts) -> Parts | None:

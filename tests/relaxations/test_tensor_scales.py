@@ -155,6 +155,9 @@ def test_steps(relaxation: str, option: str, options: Any) -> None:
     schedule = si.TemperatureSchedule(step, 0.5, 1)
     schedule.step()
     torch.testing.assert_close(torch.autograd.grad((layer(theta) * v).sum(), theta)[0], gradient(0.5))
+    y = layer(theta)
+    step.fill_(2.0)  # the backward pass uses the step of the forward pass
+    torch.testing.assert_close(torch.autograd.grad((y * v).sum(), theta)[0], gradient(0.5))
     step.fill_(-1.0)
     with pytest.raises(InvalidInputError, match=f"{option} must be a finite number above 0, got -1"):
         layer(theta)
