@@ -195,7 +195,7 @@ def register_parameters(module: nn.Module, relaxation: Relaxation) -> None:
     for one in reversed((relaxation, *relaxation.inner)):
         if isinstance(one, nn.Module):  # registers its own parameters
             continue
-        for name in ("temperature", "sigma", one.step_option):
+        for name in ("temperature", "backward_temperature", "sigma", one.step_option):
             found = getattr(one, name, None) if name else None
             if isinstance(found, nn.Parameter):
                 module.register_parameter(name, found)

@@ -208,8 +208,9 @@ def test_temperatures_of_the_backward_pass(name: str) -> None:
         gradient(torch.tensor(0.5, requires_grad=True))
     with pytest.raises(InvalidInputError, match="backward_temperature"):
         gradient(torch.tensor(-0.5))
-    t = torch.tensor(0.5)
+    t = torch.nn.Parameter(torch.tensor(0.5), requires_grad=False)
     layer = si.Layer("categorical", name, backward_temperature=t)
+    assert list(layer.state_dict()) == ["backward_temperature"]
     t.fill_(-1.0)
     with pytest.raises(InvalidInputError, match="backward_temperature"):
         layer(theta)
