@@ -301,7 +301,9 @@ def _rows(option: str, rules: Any) -> list[Any]:
     Raises InvalidInputError unless they are a sequence or an array with rows.
     """
     is_array = hasattr(rules, "shape") and len(rules.shape) > 0
-    if not is_array and (not isinstance(rules, Sequence) or isinstance(rules, str | bytes)):
+    is_sequence = is_array or (isinstance(rules, Sequence) and not isinstance(rules, str | bytes))
+    # A single rule, without a list around it, has numbers as rows.
+    if not is_sequence or any(isinstance(row, int) or getattr(row, "shape", None) == () for row in rules):
         form, example = ("triples of labels (parent, left, right)", "[(0, 1, 2)]")
         if option == "unary_rules":
             form, example = ("pairs of labels (parent, child)", "[(0, 1)]")

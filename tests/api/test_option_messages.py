@@ -138,6 +138,11 @@ EDGES = [(0, 1), (1, 2), (0, 2)]
         ("binary_tree", {"labelled": True, "rules": {0: 1}}, r"^rules must be a sequence of triples .*, got \{0: 1\}"),
         (
             "binary_tree",
+            {"labelled": True, "unary_rules": (0, 1)},
+            r"^unary_rules must be a sequence of pairs .*, got \(0, 1\)",
+        ),
+        (
+            "binary_tree",
             {"labelled": True, "roots": [True]},
             r"^roots: labels must be integers of at least 0, got \[True",
         ),
