@@ -251,7 +251,7 @@ def test_shapes_that_do_not_fit():
         ({"labelled": True, "rules": [(0, 0)]}, r"must be triples of labels \(parent, left, right\), got \(0, 0\)"),
         ({"labelled": True, "rules": [(0, 0, -1)]}, "rules: labels must be integers of at least 0, got"),
         ({"labelled": True, "rules": [(0, 0, 1.5)]}, "rules: labels must be integers of at least 0, got"),
-        ({"labelled": True, "rules": [0, 0, 0]}, "rules: labels must be integers of at least 0, got 0"),
+        ({"labelled": True, "rules": [0, 0, 0]}, r"rules must be a sequence of triples .*, got \[0, 0, 0\]"),
         ({"labelled": True, "roots": 3}, "roots: labels must be integers of at least 0, got 3"),
         ({"labelled": True, "roots": []}, "roots must hold at least one label"),
     ],
