@@ -12,7 +12,7 @@ from .calls.arguments import OnInfeasible, check_on_infeasible
 from .calls.resolution import refuse_name, resolve
 from .oracle import Oracle
 from .parts import Parts, PartsT
-from .relaxation import Relaxation, inner_modules, register_parameters
+from .relaxation import Relaxation, inner_modules, register_parameters, with_parameters_of
 from .solution import Solution
 from .support_cache import CachedSupports
 
@@ -97,7 +97,7 @@ class Layer(nn.Module):
         return relax(
             theta,
             self.oracle,
-            self.relaxation,
+            with_parameters_of(self, self.relaxation),
             generator=generator,
             on_infeasible=self.on_infeasible,
             **instance_data,
@@ -132,7 +132,7 @@ class Layer(nn.Module):
         return infer(
             theta,
             self.oracle,
-            self.relaxation,
+            with_parameters_of(self, self.relaxation),
             warm_start=warm_start,
             generator=generator,
             on_infeasible=self.on_infeasible,

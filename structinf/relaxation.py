@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +40,11 @@ __all__ = [
     "noise_unsupported_reason",
     "register_parameters",
     "resolve_relaxation",
+    "with_parameters_of",
     "zero_omega",
 ]
+
+RelaxationT = TypeVar("RelaxationT", bound="Relaxation")
 
 _ABILITY_METHODS: dict[type[Oracle], str] = {
     GibbsOracle: "log_partition(theta)",
@@ -192,13 +195,42 @@ def register_parameters(module: nn.Module, relaxation: Relaxation) -> None:
 
     Without a parameter of this name, the relaxation hands on the parameters of its inner relaxations.
     """
+    names = set()
     for one in reversed((relaxation, *relaxation.inner)):
         if isinstance(one, nn.Module):  # registers its own parameters
             continue
-        for name in ("temperature", "backward_temperature", "sigma", one.step_option):
-            found = getattr(one, name, None) if name else None
+        for name in _parameter_options(one):
+            found = getattr(one, name, None)
             if isinstance(found, nn.Parameter):
                 module.register_parameter(name, found)
+                names.add(name)
+    object.__setattr__(module, "_has_parameter_options", bool(names))
+
+
+def with_parameters_of(module: nn.Module, relaxation: RelaxationT) -> RelaxationT:
+    """Return ``relaxation`` with the parameters that ``module`` has now.
+
+    They differ from those of :func:`register_parameters` inside ``torch.func.functional_call``, and after
+    ``load_state_dict(..., assign=True)``.
+    """
+    if not getattr(module, "_has_parameter_options", False) or isinstance(relaxation, nn.Module):
+        return relaxation
+    changed: dict[str, Any] = {}
+    for name in _parameter_options(relaxation):
+        own, now = getattr(relaxation, name, None), module._parameters.get(name)
+        if isinstance(own, nn.Parameter) and now is not None and now is not own:
+            changed[name] = now
+    for one in dataclasses.fields(cast(Any, relaxation)) if relaxation.inner else ():
+        value = getattr(relaxation, one.name)
+        if isinstance(value, Relaxation) and (inner := with_parameters_of(module, value)) is not value:
+            changed[one.name] = inner
+    return cast("RelaxationT", dataclasses.replace(cast(Any, relaxation), **changed) if changed else relaxation)
+
+
+def _parameter_options(relaxation: Relaxation) -> tuple[str, ...]:
+    """Return the names of options that may be parameters."""
+    step = relaxation.step_option
+    return ("temperature", "backward_temperature", "sigma", *([step] if step else []))
 
 
 class RegularizedRelaxation(Relaxation):

@@ -19,7 +19,7 @@ from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple
-from ..relaxation import Relaxation
+from ..relaxation import Relaxation, with_parameters_of
 from ..shapes import Float
 from .reduction import Reduction, reduce_losses
 
@@ -154,11 +154,11 @@ class StructuredLoss(nn.Module, abc.ABC):
             Called after an InvalidInputError of ``losses``, with the error too. Returns the losses, or None to raise
             the error.
         """
-        relaxation = self.relaxation.with_generator(generator)
+        relaxation = with_parameters_of(self, self.relaxation).with_generator(generator)
 
         def compute(problem: Problem) -> Tensor:
             try:
-                with problem.plain_modes(defers_checks=self.relaxation.defers_checks(self.oracle)):
+                with problem.plain_modes(defers_checks=relaxation.defers_checks(self.oracle)):
                     values = losses(problem, relaxation)
             except InvalidInputError as error:
                 other = otherwise(problem, relaxation, error)

@@ -263,3 +263,32 @@ def test_relaxation_temperature_of_gumbel_crf() -> None:
 
     torch.testing.assert_close(mean(number(0.5)), mean(0.5))
     assert gradcheck(lambda t: mean(t)[0], number(0.5))
+
+
+@pytest.mark.parametrize("make", [si.Layer, si.FenchelYoungLoss])
+def test_a_module_uses_the_parameters_it_has_now(make):
+    theta = torch.tensor([[1.0, 2.0, 0.5]])
+    others = (torch.tensor([1]),) if make is si.FenchelYoungLoss else ()
+    module = make("categorical", "marginals", temperature=torch.nn.Parameter(torch.tensor(1.0)))
+    expected = make("categorical", "marginals", temperature=0.5)(theta, *others)
+    temperature = torch.tensor(0.5, requires_grad=True)
+    called = torch.func.functional_call(module, {"temperature": temperature}, (theta, *others))
+    assert torch.equal(called, expected)
+    called.square().sum().backward()
+    assert temperature.grad is not None
+    module.load_state_dict({"temperature": torch.tensor(0.5)}, assign=True)
+    assert torch.equal(module(theta, *others), expected)
+    module(theta, *others).square().sum().backward()
+    torch.testing.assert_close(module.temperature.grad, temperature.grad)
+
+
+def test_a_layer_hands_its_parameters_to_inner_relaxations():
+    def gradient(start, **parameters):
+        inner = si.get_relaxation("marginals", temperature=start)
+        layer = si.Layer("categorical", si.get_relaxation("stochastic", base_relaxation=inner, noise="none"))
+        leaf = torch.tensor([[1.0, 2.0, 0.5]], requires_grad=True)
+        torch.func.functional_call(layer, parameters, (leaf,))[0, 0].backward()
+        return leaf.grad
+
+    found = gradient(torch.nn.Parameter(torch.tensor(1.0)), temperature=torch.tensor(0.5))
+    assert torch.equal(found, gradient(0.5))
