@@ -224,7 +224,10 @@ def with_parameters_of(module: nn.Module, relaxation: RelaxationT) -> Relaxation
         value = getattr(relaxation, one.name)
         if isinstance(value, Relaxation) and (inner := with_parameters_of(module, value)) is not value:
             changed[one.name] = inner
-    return cast("RelaxationT", dataclasses.replace(cast(Any, relaxation), **changed) if changed else relaxation)
+    if not changed:
+        return relaxation
+    new = cast("RelaxationT", dataclasses.replace(cast(Any, relaxation), **changed))
+    return new.with_generator(relaxation.generator)
 
 
 def _parameter_options(relaxation: Relaxation) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from ..errors import InvalidInputError, UnknownNameError
 from ..oracle import Oracle
 from ..parts import as_tuple, map_parts
 from ..registry import Registry, did_you_mean
-from ..relaxation import RELAXATIONS, Relaxation, inner_modules, register_parameters
+from ..relaxation import RELAXATIONS, Relaxation, inner_modules, register_parameters, with_parameters_of
 from ..shapes import Float
 from ..transitions import TransitionSystem
 from .base import ESTIMATORS, Estimator, evaluate, flat_rows
@@ -329,7 +329,8 @@ class Latent(nn.Module):
         **instance_data
             Instance data of the oracle, for example ``lengths``.
         """
-        return latent(g, theta, self.oracle, self.method, inputs=inputs, generator=generator, **instance_data)
+        method = with_parameters_of(self, self.method) if isinstance(self.method, Relaxation) else self.method
+        return latent(g, theta, self.oracle, method, inputs=inputs, generator=generator, **instance_data)
 
     def extra_repr(self) -> str:
         method = "" if isinstance(self.method, nn.Module) else f", method={self.method!r}"

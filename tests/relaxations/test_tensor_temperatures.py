@@ -292,3 +292,18 @@ def test_a_layer_hands_its_parameters_to_inner_relaxations():
 
     found = gradient(torch.nn.Parameter(torch.tensor(1.0)), temperature=torch.tensor(0.5))
     assert torch.equal(found, gradient(0.5))
+
+
+def test_other_parameters_keep_the_generator_and_reach_latent():
+    theta, start = torch.tensor([[1.0, 2.0, 0.5]]), {"sigma": torch.nn.Parameter(torch.tensor(1.0))}
+    now = {"sigma": torch.tensor(0.5)}
+
+    def mean(parameters, **options):
+        relaxation = si.get_relaxation("perturbed", **options).with_generator(torch.Generator().manual_seed(3))
+        return torch.func.functional_call(si.Layer("categorical", relaxation), parameters, (theta,))
+
+    assert torch.equal(mean(now, **start), mean({}, sigma=0.5))
+    latent = si.Latent("categorical", "relax:marginals", temperature=torch.nn.Parameter(torch.tensor(1.0)))
+    g = lambda y: y[..., 0]  # noqa: E731
+    found = torch.func.functional_call(latent, {"temperature": torch.tensor(0.5)}, (g, theta))
+    assert torch.equal(found, si.Latent("categorical", "relax:marginals", temperature=0.5)(g, theta))
