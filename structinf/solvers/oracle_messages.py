@@ -155,9 +155,11 @@ class OracleMessages(StationaryValue):
         direction = direction.masked_fill(problem.forbidden, 0)
         variance = found.sums.sigmoid() * (-found.sums).sigmoid()
 
+        spreads = [b.mean * (1 - b.mean) for b in found.beliefs]
+
         def covariances(messages: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-            """Return the derivatives of M, and of all beliefs of the factors and of the messages to them."""
-            sums, received = self._receive(problem, direction, messages)
+            """Return the derivatives of M, of the messages to the factors, and of all beliefs of the factors."""
+            sums, received = self._receive(problem, direction, self._shaped(problem, messages))
             changes = [
                 self._covariance(g, belief, n, a)
                 for g, belief, n, a in zip(problem.groups, found.beliefs, received, additional, strict=True)
@@ -165,21 +167,18 @@ class OracleMessages(StationaryValue):
             return sums, received, changes
 
         def step(messages: list[Tensor]) -> list[Tensor]:
-            _, received, changes = covariances(self._shaped(problem, messages))
+            _, received, changes = covariances(messages)
             new = []
-            for belief, n, change in zip(found.beliefs, received, changes, strict=True):
-                m = n.shape[2]
-                spread = belief.mean * (1 - belief.mean)
+            for spread, n, change in zip(spreads, received, changes, strict=True):
                 undecided = spread > _DECIDED
-                new.append(torch.where(undecided, change[..., :m] / spread.where(undecided, 1.0) - n, 0.0))
+                odds = change[..., : n.shape[2]] / spread.where(undecided, 1.0)
+                new.append(torch.where(undecided, odds - n, 0.0))
             return _flat(new)
 
-        def disagreement(messages: list[Tensor], _: list[Tensor]) -> Tensor:
-            sums, _, changes = covariances(self._shaped(problem, messages))
-            return _largest(
-                [c[..., : g.index.shape[1]] - (variance * sums)[:, g.index]
-                 for g, c in zip(problem.groups, changes, strict=True)], size, sums.device
-            )  # fmt: skip
+        def disagreement(messages: list[Tensor], new: list[Tensor]) -> Tensor:
+            sums, received = self._receive(problem, direction, self._shaped(problem, messages))
+            changed = zip(problem.groups, spreads, received, self._shaped(problem, new), strict=True)
+            return _largest([s * (n + m - sums[:, g.index]) for g, s, n, m in changed], size, sums.device)
 
         status = find_fixed_point(
             step,
@@ -193,7 +192,7 @@ class OracleMessages(StationaryValue):
             disagreement,
         )
         refuse(~status.converged & (length != 0), reason="the iteration for the gradient has not converged")
-        sums, _, changes = covariances(self._shaped(problem, status.x))
+        sums, _, changes = covariances(status.x)
         others = [c[..., g.index.shape[1] :] for g, c in zip(problem.groups, changes, strict=True)]
         return scale_per_instance(problem.as_parts(variance * sums, others), length)
 
@@ -263,12 +262,9 @@ class OracleMessages(StationaryValue):
             sums.index_add_(1, g.index.flatten(), (m * self._rho(g)[:, None]).flatten(1))
         return sums, [sums[:, g.index] - m for g, m in zip(problem.groups, messages, strict=True)]
 
-    def _rows(self, scores: GroupScores, size: int) -> Tensor:
-        return torch.arange(size, device=scores.index.device)
-
     def _believe(self, scores: GroupScores, received: Tensor) -> _Beliefs:
         """Return the beliefs of factors for the messages (B, F, m) to them."""
-        rows, shape = self._rows(scores, len(received)), received.shape[:2]
+        rows, shape = torch.arange(len(received), device=received.device), received.shape[:2]
         theta = scores.as_scores(rows, scores.sign * received, 1 / self._rho(scores)[:, None])
         function = self.log_partition_function(scores.oracle)
         with scores.named(rows):
@@ -304,9 +300,9 @@ class OracleMessages(StationaryValue):
             oracle = cast(GibbsOracle, scores.oracle[row] if scores.oracle.bound else scores.oracle)
             other = oracle.log_partition(scores.group.as_parts(changed))
             value = (belief.value - (received * scores.offset).sum(2)).flatten()[row]
-            # Without structures of the part, log Z is log Z of the others; with a part of score c, it is log Z of the
-            # part's structures, whose score has changed to c.
+            # A likely part has a score so low that only the structures without it are left.
             likely = _log_expm1((value - other).clamp(min=0))
+            # An unlikely part has a score so high that only the structures with it are left.
             unlikely = other - bound[row] + vectors[row, part] - value
             new = torch.where(is_likely, likely, unlikely)
             half = bound[row] / 2

@@ -142,10 +142,12 @@ def test_loss_and_instance_data():
     assert not found.mean[0][1, 2:].any()
     alone = si.relax((theta[0][1, :2], theta[1]), _shorter(), "belief_propagation")
     assert_parts_close(found.mean[0][1, :2], alone[0], 1e-9)
-    loss = si.FenchelYoungLoss(graph, "belief_propagation", cost="hamming", reduction="none")
     gold = si.relax(theta, graph, "map", **data)
     leaf = theta[0].clone().requires_grad_()
-    assert loss((leaf, theta[1]), gold, **data).isfinite().all()
+    losses = si.FenchelYoungLoss(graph, "belief_propagation", reduction="none")((leaf, theta[1]), gold, **data)
+    torch.testing.assert_close(losses, found.value - graph.score((theta[0], theta[1].expand(3, 2, 2)), gold))
+    losses.sum().backward()
+    assert_parts_close(leaf.grad, found.mean[0] - gold[0])
 
 
 def _shorter() -> si.FactorGraph:
