@@ -32,6 +32,7 @@ from structinf.validation import (
 )
 
 from .common.arborescence_projection import project_arborescence
+from .common.connecting_constraints import connecting_constraints
 from .common.dependency_arcs import arcs_in_use, arcs_that_agree, check_arcs, describe_arc, lengths_in_use
 from .kernels.arborescence import dispatch
 
@@ -275,39 +276,15 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
         return _indicators(flat.clamp(min=0), flat >= 0, theta).unflatten(0, (n, len(theta)))
 
     def linear_constraints(self, event_shape: tuple[int, int]) -> LinearConstraints:
-        """Return the constraints of a flow from the root along the arcs, of which each word consumes one unit.
-
-        T. Magnanti & L. Wolsey, Optimal trees (Handbooks in Operations Research 7, 1995), §3.
-        """
         size = event_shape[0]
         mask: np.ndarray = arcs_in_use(self, torch.zeros(1, size, size, device="cpu"))[0].numpy()
-        arc, used = np.flatnonzero(mask), np.any(mask, 0)[1:].astype(np.float64)
-        head, word = arc // size, arc % size
-        outside = np.flatnonzero(~mask)
-        flow, n = size * size + np.arange(len(arc)), size - 1
-        inner = head > 0
-        # The first rows: one head for each word; the flow into a word minus the flow out of the word; a flow of at
-        # most n along a chosen arc, and none along other arcs. The last rows: parts that are no arcs, and the root.
-        capacity = 2 * n + np.arange(len(arc))
-        last = 2 * n + len(arc)
-        roots = arc[~inner] if self.single_root else arc[:0]
-        rows = [
-            word - 1,
-            n + word - 1,
-            n + head[inner] - 1,
-            capacity,
-            capacity,
-            last + 0 * outside,
-            last + 1 + 0 * roots,
-        ]
-        columns = [arc, flow, flow[inner], flow, arc, outside, roots]
-        values = [1.0, 1.0, -1.0, 1.0, -float(n), 1.0, 1.0]
-        entries = [np.full(len(row), value) for row, value in zip(rows, values, strict=True)]
-        places = np.concatenate(rows), np.concatenate(columns), np.concatenate(entries)
-        root = [float(self.single_root)]
-        lower = np.concatenate([used, used, np.full(len(arc), -np.inf), [0.0], root])
-        upper = np.concatenate([used, used, np.zeros(len(arc)), [0.0], root])
-        return LinearConstraints.of(places, size * size + len(arc), lower, upper, has_integers=False)
+        part = np.flatnonzero(mask)
+        head, word, words = part // size, part % size, int(np.any(mask, 0).sum())
+        # Each word has one head. With single_root, the root has one dependent.
+        root = part[head == 0] if self.single_root else part[:0]
+        rows = np.concatenate([word - 1, np.full(len(root), words)]), np.concatenate([part, root])
+        total = np.ones(words + (len(root) > 0))
+        return connecting_constraints((head, word, part), words + 1, size * size, rows, (total, total))
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all trees, (|Y|, n + 1, n + 1), at most a million.

@@ -23,9 +23,9 @@ from structinf.restriction import Restrictable, argmax_of_feasible, in_order
 from structinf.shapes import Bool, Float
 from structinf.validation import check_count, check_enumerable, check_feasible, check_k
 
+from .common.connecting_constraints import connecting_constraints
 from .common.labels import indicators, nonzero_positions, reject_labels
 from .common.scored_edges import ScoredEdges, above_diagonal
-from .common.tree_constraints import unit_flow_rows
 from .kernels.arborescence import dispatch
 
 if TYPE_CHECKING:
@@ -227,20 +227,10 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def linear_constraints(self, event_shape: Any) -> LinearConstraints:
         parts, ends, nodes = self.edges_of_instance(event_shape)
-        size, count, rest = math.prod(event_shape), len(parts), max(nodes - 1, 0)
-        tails, heads = np.concatenate([ends, ends[:, ::-1]]).T
-        (row, column, value), right = unit_flow_rows(tails, heads, nodes)
-        others, edge = np.setdiff1d(np.arange(size), parts), np.arange(count)
-        # After the rows of the flow: an edge carries at most n − 1 units in both directions together, and none if it is
-        # not chosen; the tree has n − 1 edges; and parts that are no edges are 0.
-        row = np.concatenate(
-            [row, *[rest + edge] * 3, np.full(count, rest + count), np.full(len(others), rest + count + 1)]
-        )
-        column = np.concatenate([size + column, size + edge, size + count + edge, parts, parts, others])
-        value = np.concatenate([value, np.ones(2 * count), np.full(count, -rest), np.ones(size)])
-        lower = np.concatenate([right, np.full(count, -np.inf), [rest, 0]])
-        upper = np.concatenate([right, np.zeros(count), [rest, 0]])
-        return LinearConstraints.of((row, column, value), size + 2 * count, lower, upper, has_integers=False)
+        arcs = (*np.concatenate([ends, ends[:, ::-1]]).T, np.concatenate([parts, parts]))
+        total = np.array([max(nodes - 1.0, 0.0)])
+        rows = np.zeros_like(parts), parts
+        return connecting_constraints(arcs, nodes, math.prod(event_shape), rows, (total, total))
 
     def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
         # Both algorithms only compare scores, so that forced edges of score +inf round nothing.

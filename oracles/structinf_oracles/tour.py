@@ -24,9 +24,9 @@ from structinf.shapes import Int
 from structinf.solver_oracle import Maximiser, Outcome, SolverOracle
 from structinf.validation import bound_lengths, check_enumerable, check_lengths
 
+from .common.connecting_constraints import connecting_constraints
 from .common.constraint_program import ConstraintProgram, load_cp_model
 from .common.labels import reject_labels
-from .common.tree_constraints import unit_flow_rows
 
 __all__ = ["Tour"]
 
@@ -182,21 +182,10 @@ class Tour(SolverOracle, Restrictable, Enumerable, LinearlyConstrained):
         n, lengths = event_shape[0], self.bound.get("lengths")
         nodes = n if lengths is None else int(lengths[0])
         tails, heads = np.nonzero(~np.eye(nodes, dtype=np.bool_))
-        (row, column, value), right = unit_flow_rows(tails, heads, nodes)
-        parts, count, rest = tails * n + heads, len(tails), max(nodes - 1, 0)
-        others, arc = np.setdiff1d(np.arange(n * n), parts), np.arange(count)
-        # After the rows of the flow: an arc carries at most n − 1 units, and none if it is not in the tour; each node
-        # has an arc to it and an arc from it; and parts that are no arcs are 0.
-        first = rest + count
-        row = np.concatenate(
-            [row, *[rest + arc] * 2, first + tails, first + nodes + heads, np.full(len(others), first + 2 * nodes)]
-        )
-        column = np.concatenate([n * n + column, n * n + arc, parts, parts, parts, others])
-        value = np.concatenate([value, np.ones(count), np.full(count, -rest), np.ones(2 * count + len(others))])
-        degree = np.full(2 * nodes, float(nodes > 1))
-        lower = np.concatenate([right, np.full(count, -np.inf), degree, [0]])
-        upper = np.concatenate([right, np.zeros(count), degree, [0]])
-        return LinearConstraints.of((row, column, value), n * n + count, lower, upper, has_integers=False)
+        parts = tails * n + heads
+        # Each node has one arc from it, and one to it.
+        rows, degree = (np.concatenate([tails, nodes + heads]), np.tile(parts, 2)), np.full(2 * nodes, float(nodes > 1))
+        return connecting_constraints((tails, heads, parts), nodes, n * n, rows, (degree, degree))
 
     def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
         # A forced arc excludes the other arcs out of its first node and into its second node.
