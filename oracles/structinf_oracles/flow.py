@@ -90,9 +90,10 @@ class Flow(Restrictable, Enumerable):
 
     y is a vertex of the flow polytope. The network simplex method compares sums of scores exactly, so that the scale of
     the scores does not matter. Amounts are integers in the solver: fractional amounts are multiples of a power of two,
-    and rounded below 2^−60 of their sum. Supplies that the capacities cannot carry because of rounding errors, up to 64
-    units in the last place of their sum, are no error. Ties are broken deterministically. CUDA tensors are copied once
-    per batch. y has the dtype of θ; float32 represents integers up to 2^24 exactly.
+    and rounded below 2^−58 of the sum of supplies, lower bounds and finite capacities. Supplies that the capacities
+    cannot carry because of rounding errors, up to 64 units in the last place of their sum, are no error. Ties are
+    broken deterministically. CUDA tensors are copied once per batch. y has the dtype of θ; float32 represents integers
+    up to 2^24 exactly.
 
     ``topk`` needs integer supplies and bounds. ``enumerate`` lists the vertices of fractional flows.
 
