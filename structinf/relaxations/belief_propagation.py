@@ -19,6 +19,7 @@ from ..solvers.belief_propagation import BeliefPropagation as MessagePassing
 from ..solvers.belief_propagation import Schedule, Semiring, spanning_tree_weights
 from ..solvers.convergence import OnFailure, check_stopping
 from ..solvers.factor_groups import Layout
+from ..solvers.oracle_max_product import OracleMaxProduct
 from ..solvers.oracle_messages import OracleMessages
 from ..solvers.stationary_value import StationaryValue
 from ..validation import check_choice, check_fraction, check_positive
@@ -43,7 +44,8 @@ class BeliefPropagation(VariationalRelaxation):
     In a ``FactorGraph``, the factors are oracles with ``log_partition``, such as trees, chains and logic factors. The
     beliefs are the probability of each variable, and the means of the additional parts. A message takes the marginals
     of an oracle, which count all of its structures. Without cycles, the beliefs are the exact marginals. Two factors
-    that share several variables form a cycle, and so does a factor that has a variable twice.
+    that share several variables form a cycle, and so does a factor that has a variable twice. "max_product" needs only
+    the argmax of each oracle, which it calls once for each variable of a factor in every iteration.
 
     Entries of −inf on a cycle can let messages grow without end. Such an instance does not converge.
 
@@ -56,7 +58,7 @@ class BeliefPropagation(VariationalRelaxation):
         Positive factor of H.
     kind : "sum_product" or "max_product"
         "max_product" returns a structure, whose gradient is 0, and its score: the best structure if the model has no
-        cycles, else an approximation.
+        cycles, else an approximation. In a ``FactorGraph`` with cycles, the messages may lead to no structure.
     weights : sequence of float, or "spanning_tree", optional
         The weight ρ_k of each factor, above 0; by default 1. The value is an upper bound if the weights are the
         probabilities of the edges in a random spanning tree. "spanning_tree" takes a uniformly drawn spanning tree of a
@@ -75,7 +77,7 @@ class BeliefPropagation(VariationalRelaxation):
         Maximal number of computations of each message.
     on_failure : "warn", "raise" or "ignore"
         The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing. If
-        entries of −inf leave max-product no structure of finite score, "warn" and "raise" raise SolverLimitError.
+        max-product leads to no structure of finite score, "warn" and "raise" raise SolverLimitError.
         "ignore" returns a structure with the value −inf, and ``converged`` is False.
 
     References
@@ -150,9 +152,10 @@ class BeliefPropagation(VariationalRelaxation):
     def unsupported_reason(self, oracle: Oracle) -> str | None:
         if not isinstance(oracle, FactorGraph):
             return super().unsupported_reason(oracle)
-        for option, value in (("kind", "sum_product"), ("schedule", "parallel")):
-            if getattr(self, option) != value:
-                return f'{option}="{getattr(self, option)}" takes a markov_field; lp_map takes a factor graph'
+        if self.schedule != "parallel":
+            return f'schedule="{self.schedule}" takes a markov_field; a factor graph takes "parallel" and damping'
+        if self.kind == "max_product":
+            return None
         factors = oracle.grouped_factors
         for group in factors.groups:
             if not isinstance(group.oracle, GibbsOracle):
@@ -166,11 +169,14 @@ class BeliefPropagation(VariationalRelaxation):
         label = f"{self.label()} of {oracle.label()}"
         if self.weights == "spanning_tree":
             raise InvalidInputError(f'{label}: weights="spanning_tree" takes a markov_field; pass a weight per factor')
-        return OracleMessages(
-            oracle.grouped_factors,
-            log_partition_function=log_partition_function,
-            **self._options(oracle, self.weights, len(oracle.factors), "lp_sparsemap"),
-        )
+        options = self._options(oracle, self.weights, len(oracle.factors), "lp_sparsemap")
+        if self.kind == "max_product":
+            return OracleMaxProduct(
+                factors=oracle.grouped_factors,
+                report_failed=lambda failed: self._report_failed(label, failed, "lp_map"),
+                **options,
+            )
+        return OracleMessages(factors=oracle.grouped_factors, log_partition_function=log_partition_function, **options)
 
     def solver(self, oracle: Oracle, layout: Layout) -> MessagePassing:
         weights, label = self.weights, f"{self.label()} of {oracle.label()}"
@@ -180,7 +186,7 @@ class BeliefPropagation(VariationalRelaxation):
             layout,
             kind=self.kind,
             schedule=self.schedule,
-            report_failed=lambda failed: self._report_failed(label, failed),
+            report_failed=lambda failed: self._report_failed(label, failed, 'kind="sum_product"'),
             **self._options(oracle, weights, len(layout.factors), 'weights="spanning_tree"'),
         )
 
@@ -205,13 +211,16 @@ class BeliefPropagation(VariationalRelaxation):
             "report": lambda status: self.report(oracle, status, remedy),
         }
 
-    def _report_failed(self, label: str, failed: Tensor) -> None:
-        """Raise SolverLimitError for instances whose structure of max-product has score −inf, unless to be ignored."""
+    def _report_failed(self, label: str, failed: Tensor, alternative: str) -> None:
+        """Raise SolverLimitError for instances without a structure of finite score, unless to be ignored.
+
+        The message suggests an ``alternative``.
+        """
         if self.on_failure != "ignore":
             rows = failed.nonzero()[:, 0].tolist()
             raise SolverLimitError(
                 f"{label}: the messages lead to no structure of finite score, although one may exist; use "
-                'kind="sum_product", or an exact relaxation such as map',
+                f"{alternative}, or an exact relaxation such as map",
                 rows[0],
                 rows,
             )

@@ -1,9 +1,8 @@
 r"""Belief propagation between the oracles of a factor graph: beliefs and the Bethe value, with their derivatives.
 
-Variables are binary, so a message is one number, the logarithm of odds. The message of factor k to a variable i is
-λ_ki, and of the variable to the factor n_ik. With a weight ρ_k of each factor (1 for belief propagation),
+The messages of `structinf.solvers.factor_messages` are the logarithms of odds, with
 
-    M_i = θ_i + Σ_k ρ_k λ_ki,   n_ik = M_i − λ_ki,   λ_ki = logit p_ki − n_ik,   p_k = ∇ log Z_k(n_k, a_k / ρ_k),
+    o_ki = logit p_ki,   p_k = ∇ log Z_k(n_k, a_k / ρ_k),
 
 where log Z_k is the log-partition function of the factor's oracle, and a_k are its additional scores. At a fixed point
 p_ki = sigmoid(M_i), and the beliefs are stationary for the value
@@ -14,14 +13,13 @@ whose gradient they are (Wainwright & Jordan 2008, sections 4.1 and 7.2). Smith 
 factors of many variables by their marginals in this way. The derivative of the beliefs solves the linear equations of
 the derivatives of the messages, by the same iteration.
 
-A sum over structures with a given part is subtracted from log Z where the marginal is too near 0 or 1 for its odds. A
-message of a variable that a factor leaves no choice is a large number instead of infinity.
+A sum over structures with a given part is subtracted from log Z where the marginal is too near 0 or 1 for its odds.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -31,11 +29,10 @@ from torch import Tensor
 from ..oracle import GibbsOracle
 from ..parts import Parts, as_tuple, map_parts, scale_per_instance
 from .convergence import check_differentiable
+from .factor_messages import FactorMessages, deciding_score, flat, largest, variable_parts
 from .factor_projections import GroupScores
 from .fixed_point import FixedPoint, find_fixed_point, rounding_limit
-from .graph_factors import GraphFactors
 from .local_polytope_scores import LocalPolytope
-from .stationary_value import StationaryValue
 
 __all__ = ["OracleMessages"]
 
@@ -78,42 +75,24 @@ class _Found(NamedTuple):
     status: FixedPoint
 
 
-@dataclass
-class OracleMessages(StationaryValue):
+@dataclass(kw_only=True)
+class OracleMessages(FactorMessages):
     """The value of belief propagation in a factor graph as a function of θ / temperature, solved once for one θ.
+
+    The factors have the ability GibbsOracle, and the tolerance is the largest difference between the probability of a
+    variable in a factor and its belief.
 
     Attributes
     ----------
-    factors : GraphFactors
-        Factors with the ability GibbsOracle.
-    label : str
-        The name of the relaxation and the graph in messages.
     log_partition_function : callable
         Maps an oracle to log Z with its derivatives, a ConvexFunction.
-    weights : sequence of float, optional
-        ρ_k of each factor; 1 by default.
-    tolerance : float
-        The largest difference between the probability of a variable in a factor and its belief.
-    max_iter : int
-        The number of computations of all messages.
-    damping : float or None
-        As in :func:`structinf.solvers.fixed_point.find_fixed_point`.
-    report : callable
-        Receives the status of the solution once.
 
     References
     ----------
     D. Smith & J. Eisner, Dependency parsing by belief propagation, EMNLP 2008, section 4.
     """
 
-    factors: GraphFactors
-    label: str
     log_partition_function: Callable[[Any], Any]
-    weights: Sequence[float] | None
-    tolerance: float
-    max_iter: int
-    damping: float | None
-    report: Callable[[FixedPoint], None]
     _found: _Found | None = field(default=None, repr=False)
 
     def status(self, theta: Parts) -> FixedPoint:
@@ -125,7 +104,7 @@ class OracleMessages(StationaryValue):
         problem, used = found.problem, torch.zeros_like(found.problem.degree)
         total = found.sums.new_zeros(len(found.sums))
         for g, belief in zip(problem.groups, found.beliefs, strict=True):
-            rho = self._rho(g)
+            rho = self.rho(g)
             total += (belief.value * rho).sum(1)
             used.index_add_(0, g.index.flatten(), rho.repeat_interleave(g.index.shape[1]))
         total += (-torch.nn.functional.logsigmoid(-found.sums) * (1 - used)).sum(1)
@@ -159,7 +138,7 @@ class OracleMessages(StationaryValue):
 
         def covariances(messages: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             """Return the derivatives of M, of the messages to the factors, and of all beliefs of the factors."""
-            sums, received = self._receive(problem, direction, self._shaped(problem, messages))
+            sums, received = self.receive(problem, direction, self.shaped(problem, messages))
             changes = [
                 self._covariance(g, belief, n, a)
                 for g, belief, n, a in zip(problem.groups, found.beliefs, received, additional, strict=True)
@@ -173,16 +152,16 @@ class OracleMessages(StationaryValue):
                 undecided = spread > _DECIDED
                 odds = change[..., : n.shape[2]] / spread.where(undecided, 1.0)
                 new.append(torch.where(undecided, odds - n, 0.0))
-            return _flat(new)
+            return flat(new)
 
         def disagreement(messages: list[Tensor], new: list[Tensor]) -> Tensor:
-            sums, received = self._receive(problem, direction, self._shaped(problem, messages))
-            changed = zip(problem.groups, spreads, received, self._shaped(problem, new), strict=True)
-            return _largest([s * (n + m - sums[:, g.index]) for g, s, n, m in changed], size, sums.device)
+            sums, received = self.receive(problem, direction, self.shaped(problem, messages))
+            changed = zip(problem.groups, spreads, received, self.shaped(problem, new), strict=True)
+            return largest([s * (n + m - sums[:, g.index]) for g, s, n, m in changed], size, sums.device)
 
         status = find_fixed_point(
             step,
-            _flat([torch.zeros_like(m) for m in found.messages]),
+            flat([torch.zeros_like(m) for m in found.messages]),
             size,
             found.sums.device,
             lambda _: rounding_limit(self.tolerance, found.sums.abs().masked_fill(problem.forbidden, 0).amax(1)),
@@ -201,71 +180,29 @@ class OracleMessages(StationaryValue):
     def _solve(self, theta: Parts) -> _Found:
         if self._found is None:
             with torch.no_grad():
-                self._found = self._run(LocalPolytope(self.factors, map_parts(Tensor.detach, theta), False))
+                self._found = self._run(theta)
                 self.report(self._found.status)
         return self._found
 
-    def _run(self, problem: LocalPolytope) -> _Found:
+    def _run(self, theta: Parts) -> _Found:
+        problem = LocalPolytope(self.factors, map_parts(Tensor.detach, theta), False)
         size, device = len(problem.theta), problem.theta.device
-        scale = problem.theta.abs().sum(1)
-        for g in problem.groups:
-            scale = scale + g.additional.nan_to_num(neginf=0.0).abs().sum((1, 2))
-        # The sigmoid of the bound is exactly 1.
-        bound = 4 * scale + 4 * problem.theta.shape[1] + 1600
-        start = [torch.zeros(size, *g.index.shape, dtype=torch.float64, device=device) for g in problem.groups]
-        theta = torch.where(problem.forbidden, -bound[:, None], problem.theta)
 
-        def step(messages: list[Tensor]) -> list[Tensor]:
-            _, received = self._receive(problem, theta, self._shaped(problem, messages))
-            new = []
-            for g, n in zip(problem.groups, received, strict=True):
-                limit = bound[:, None, None]
-                odds = self._odds(g, self._believe(g, n), n)
-                new.append((odds - n).clamp(-limit, limit).masked_fill(problem.forbidden[:, g.index], 0))
-            return _flat(new)
+        def measure(theta: Tensor, messages: list[Tensor], new: list[Tensor]) -> Tensor:
+            sums, received = self.receive(problem, theta, messages)
+            changed = zip(problem.groups, received, new, strict=True)
+            return largest([(n + m).sigmoid() - sums.sigmoid()[:, g.index] for g, n, m in changed], size, device)
 
-        def disagreement(messages: list[Tensor], new: list[Tensor]) -> Tensor:
-            sums, received = self._receive(problem, theta, self._shaped(problem, messages))
-            changed = zip(problem.groups, received, self._shaped(problem, new), strict=True)
-            return _largest([(n + m).sigmoid() - sums.sigmoid()[:, g.index] for g, n, m in changed], size, device)
-
-        status = find_fixed_point(
-            step,
-            _flat(start),
-            size,
-            device,
-            lambda _: rounding_limit(self.tolerance, scale),
-            self.max_iter,
-            self.damping,
-            len(self.factors.names),
-            disagreement,
+        messages, sums, received, status = self.iterate(
+            problem, lambda g, n: self._odds(g, self._believe(g, n), n), measure
         )
-        messages = self._shaped(problem, status.x)
-        sums, received = self._receive(problem, theta, messages)
         beliefs = [self._believe(g, n) for g, n in zip(problem.groups, received, strict=True)]
         return _Found(problem, messages, sums, beliefs, status)
-
-    def _rho(self, scores: GroupScores) -> Tensor:
-        """Return the weights of a group, (F,)."""
-        numbers = scores.group.numbers
-        weights = [1.0] * len(numbers) if self.weights is None else [self.weights[k] for k in numbers]
-        return torch.tensor(weights, dtype=torch.float64, device=scores.index.device)
-
-    def _shaped(self, problem: LocalPolytope, messages: list[Tensor]) -> list[Tensor]:
-        """Return the messages (1, B, F · m) of all groups as (B, F, m)."""
-        return [t[0].view(t.shape[1], *g.index.shape) for g, t in zip(problem.groups, messages, strict=True)]
-
-    def _receive(self, problem: LocalPolytope, theta: Tensor, messages: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Return M, (B, n), and the messages n (B, F, m) to each group of factors."""
-        sums = theta.clone()
-        for g, m in zip(problem.groups, messages, strict=True):
-            sums.index_add_(1, g.index.flatten(), (m * self._rho(g)[:, None]).flatten(1))
-        return sums, [sums[:, g.index] - m for g, m in zip(problem.groups, messages, strict=True)]
 
     def _believe(self, scores: GroupScores, received: Tensor) -> _Beliefs:
         """Return the beliefs of factors for the messages (B, F, m) to them."""
         rows, shape = torch.arange(len(received), device=received.device), received.shape[:2]
-        theta = scores.as_scores(rows, scores.sign * received, 1 / self._rho(scores)[:, None])
+        theta = scores.as_scores(rows, scores.sign * received, 1 / self.rho(scores)[:, None])
         function = self.log_partition_function(scores.oracle)
         with scores.named(rows):
             value, mean = function.value_and_gradient(theta)
@@ -281,20 +218,14 @@ class OracleMessages(StationaryValue):
         p = scores.to_coordinates(belief.mean)  # of the parts
         odds = p.log() - torch.log1p(-p)
         vectors = scores.group.as_vectors(belief.theta)
-        m = p.shape[2]
-        valid = scores.oracle.valid_parts(belief.theta) if scores.oracle.bound else None
-        is_part = vectors[:, :m].isfinite()
-        if valid is not None:
-            sizes = map_parts(lambda mask, t: mask.expand_as(t), valid, belief.theta)
-            is_part &= scores.group.as_vectors(sizes)[:, :m]
-        flat, odds = p.flatten(0, 1), odds.flatten(0, 1)
+        is_part = variable_parts(scores, belief.theta)
+        likelihood, odds = p.flatten(0, 1), odds.flatten(0, 1)
         odds = torch.where(is_part, odds, -torch.inf)
-        place = ((flat > 1 - _NEAR_1) | ((flat < _NEAR_0) & is_part)).nonzero()
+        place = ((likelihood > 1 - _NEAR_1) | ((likelihood < _NEAR_0) & is_part)).nonzero()
         if len(place):
             row, part = place.unbind(1)
-            finite = vectors.masked_fill(vectors.isinf(), 0)
-            bound = 4 * finite.abs().sum(1) + 4 * m + 100
-            is_likely = flat[row, part] > 0.5
+            bound = deciding_score(vectors)
+            is_likely = likelihood[row, part] > 0.5
             changed = vectors[row]
             changed[torch.arange(len(row), device=row.device), part] = torch.where(is_likely, -bound[row], bound[row])
             oracle = cast(GibbsOracle, scores.oracle[row] if scores.oracle.bound else scores.oracle)
@@ -313,7 +244,7 @@ class OracleMessages(StationaryValue):
     def _covariance(self, scores: GroupScores, belief: _Beliefs, change: Tensor, additional: Tensor) -> Tensor:
         """Return the derivatives of variables and additional parts (B, F, m + a) for changes of their scores."""
         m = change.shape[2]
-        vectors = torch.cat([scores.sign * change, additional / self._rho(scores)[:, None]], 2).flatten(0, 1)
+        vectors = torch.cat([scores.sign * change, additional / self.rho(scores)[:, None]], 2).flatten(0, 1)
         theta = scores.group.as_vectors(belief.theta)
         vectors = vectors.masked_fill(theta.isneginf(), 0)
         product = self.log_partition_function(scores.oracle).hessian_product(
@@ -321,17 +252,6 @@ class OracleMessages(StationaryValue):
         )
         found = scores.group.as_vectors(product).view(*change.shape[:2], vectors.shape[-1])
         return torch.cat([scores.sign * found[..., :m], found[..., m:]], 2)
-
-
-def _flat(messages: list[Tensor]) -> list[Tensor]:
-    """Return messages (B, F, m) of all groups as (1, B, F · m)."""
-    return [m.flatten(1)[None] for m in messages]
-
-
-def _largest(differences: list[Tensor], size: int, device: torch.device) -> Tensor:
-    """Return the largest absolute value of each instance, (B,)."""
-    kept = [d.abs().flatten(1).amax(1) for d in differences if d.shape[1:].numel()]
-    return torch.stack(kept).amax(0) if kept else torch.zeros(size, dtype=torch.float64, device=device)
 
 
 def _log_expm1(x: Tensor) -> Tensor:

@@ -174,7 +174,6 @@ def test_inputs():
     matching = si.FactorGraph((2, 2))
     matching.add("assignment", matching.variables)
     for options, message in (
-        ({"kind": "max_product"}, "takes a markov_field"),
         ({"schedule": "residual"}, "takes a markov_field"),
         ({"weights": [1.0]}, "each of the 4 factors"),
         ({"weights": "spanning_tree"}, "pass a weight per factor"),
