@@ -144,7 +144,7 @@ def forbidden(case: Case) -> None:
             fail(f"argmax uses part {tuple(part)} of {name} at batch index {b}, which is −inf")
 
 
-@add_check(ORACLE_CHECKS, ability=KBest)
+@add_check(ORACLE_CHECKS, ability=KBest, families=("normal", "ties", "forbidden ties", "forbidden large"))
 def k_best(case: Case) -> None:
     """The k best structures are distinct and sorted with their scores; if fewer exist, the list has fewer."""
     assert isinstance(case.oracle, KBest)

@@ -211,8 +211,8 @@ def test_values_in_the_padding_have_no_effect():
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=False))
 
 
-def test_laws():
-    assert not check_oracle(si.Affine("subset", G, k=2), event_shape=(3,)).failed
+def test_laws(conformance_dtypes):
+    assert not check_oracle(si.Affine("subset", G, k=2), event_shape=(3,), dtypes=conformance_dtypes).failed
 
 
 @pytest.mark.full
@@ -226,8 +226,8 @@ def test_laws():
     ],
     ids=["constant term", "lengths", "chain", "generalized"],
 )
-def test_laws_of_other_objectives(oracle, shape):
-    assert not check_oracle(oracle, event_shape=shape).failed
+def test_laws_of_other_objectives(oracle, shape, conformance_dtypes):
+    assert not check_oracle(oracle, event_shape=shape, dtypes=conformance_dtypes).failed
 
 
 def test_forbidden_rows():

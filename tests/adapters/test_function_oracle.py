@@ -46,8 +46,8 @@ def test_it_is_the_oracle_of_the_function():
     assert repr(CATEGORICAL) == "oracle_from_function(best, event_ndim=1)"
 
 
-def test_laws():
-    assert not check_oracle(CATEGORICAL, event_shape=(4,)).failed
+def test_laws(conformance_dtypes):
+    assert not check_oracle(CATEGORICAL, event_shape=(4,), dtypes=conformance_dtypes).failed
 
 
 def test_instance_data_and_tuples():

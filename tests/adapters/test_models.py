@@ -284,10 +284,10 @@ def test_processes(package):
 
 @pytest.mark.full
 @each_package
-def test_laws(package):
-    assert not check_oracle(oracle_of(package), event_shape=(4,)).failed
+def test_laws(package, conformance_dtypes):
+    assert not check_oracle(oracle_of(package), event_shape=(4,), dtypes=conformance_dtypes).failed
     line = oracle_of(package, integer=False, rows=np.array([[1.0, 2.0]]), upper=np.array([2.0]))
-    assert not check_oracle(line, event_shape=(2,)).failed
+    assert not check_oracle(line, event_shape=(2,), dtypes=conformance_dtypes).failed
 
 
 def test_shapes_of_variables():

@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -233,15 +234,19 @@ def test_training_with_noise_and_losses():
 
 
 @oracle_examples.parametrize(lambda e: e.relaxed and e.name == "knapsack")
-def test_laws_of_exact_calls(example: Example):
-    report = check_oracle(si.pooled(example.oracle(), solve_ratio=1.0), event_shape=example.event_shape)
+def test_laws_of_exact_calls(example: Example, conformance_dtypes: Any):
+    report = check_oracle(
+        si.pooled(example.oracle(), solve_ratio=1.0), event_shape=example.event_shape, dtypes=conformance_dtypes
+    )
     assert not report.failed
 
 
 @pytest.mark.full
 @oracle_examples.parametrize(lambda e: e.relaxed and e.name in ("chain", "milp", "tour", "transportation"))
-def test_laws_of_exact_calls_of_other_oracles(example: Example):
-    report = check_oracle(si.pooled(example.oracle(), solve_ratio=1.0), event_shape=example.event_shape)
+def test_laws_of_exact_calls_of_other_oracles(example: Example, conformance_dtypes: Any):
+    report = check_oracle(
+        si.pooled(example.oracle(), solve_ratio=1.0), event_shape=example.event_shape, dtypes=conformance_dtypes
+    )
     assert not report.failed
 
 

@@ -200,7 +200,8 @@ def test_a_gradient_of_nan_stays_with_its_instance(backward):
 # ----------------------------------------------------------------------------- conformance
 
 
-@pytest.mark.parametrize("omega", ["entropy", pytest.param("binary_entropy", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("omega", ["entropy", "binary_entropy"])
 def test_laws(omega, conformance_dtypes):
     """The default Ω has them on every structure, in the tests of all relaxations."""
     oracle = get_oracle("dag_path", graph=((0, 1), (1, 2), (0, 2)))

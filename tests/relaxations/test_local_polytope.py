@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -236,18 +237,18 @@ def scores_for(shapes: tuple, batch: int, seed: int) -> object:
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(4))
-def test_random_graphs_conform(seed: int) -> None:
+def test_random_graphs_conform(seed: int, conformance_dtypes: Any) -> None:
     graph, shapes = random_graph(seed, cyclic=seed >= 2)
-    check_relaxation("lp_sparsemap", graph, shapes)
+    check_relaxation("lp_sparsemap", graph, shapes, dtypes=conformance_dtypes)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("relaxation", ["lp_map", "lp_sparsemap"])
-def test_graph_of_two_factors_conforms(relaxation: str) -> None:
+def test_graph_of_two_factors_conforms(relaxation: str, conformance_dtypes: Any) -> None:
     graph = si.FactorGraph(3)
     graph.add("xor", [0, 1])
     graph.add("pair", [1, 2])
-    check_relaxation(relaxation, graph, ((3,), (2, 2)))
+    check_relaxation(relaxation, graph, ((3,), (2, 2)), dtypes=conformance_dtypes)
 
 
 @pytest.mark.parametrize("seed", range(5))

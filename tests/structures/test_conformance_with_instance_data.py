@@ -43,8 +43,8 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_conformance(name: str) -> None:
+def test_conformance(name: str, conformance_dtypes: Any) -> None:
     oracle, shape, data = CASES[name]
-    report = si.testing.check_oracle(oracle, shape, instance_data=data)
+    report = si.testing.check_oracle(oracle, shape, instance_data=data, dtypes=conformance_dtypes)
     assert "k_best" in report.passed
     assert ("draws_without_replacement" in report.passed) == isinstance(oracle, si.GibbsOracle)

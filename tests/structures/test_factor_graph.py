@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -243,12 +244,12 @@ def test_wrong_scores() -> None:
         si.relax((BITS[0], torch.zeros(3, 2, dtype=DOUBLE)), graph, "map")
 
 
-def test_conformance() -> None:
+def test_conformance(conformance_dtypes: Any) -> None:
     graph = si.FactorGraph((2, 3))
     graph.add("xor", graph.variables[0])
     graph.add("or_out", graph.variables[:, 1].flip(0))
     graph.add("pair", [5, 2])
-    check_oracle(graph, ((2, 3), (2, 2)))
+    check_oracle(graph, ((2, 3), (2, 2)), dtypes=conformance_dtypes)
 
 
 @pytest.mark.parametrize("relaxation", ["map", "marginals", "lp_map"])

@@ -94,13 +94,18 @@ def test_several_capacities() -> None:
 
 
 @pytest.mark.full
-def test_laws() -> None:
+def test_laws(conformance_dtypes: Any) -> None:
     check_oracle(
         si.get_oracle("knapsack", weights=[1, 2, 3, 1], capacity=3),
         (4,),
         instance_data={"weights": WEIGHTS[:4].tolist(), "capacity": CAPACITY[:4].tolist()},
+        dtypes=conformance_dtypes,
     )
-    check_oracle(si.get_oracle("knapsack", weights=((1, 2, 3, 1), (2, 1, 0, 3)), capacity=(4, 3)), (4,))
+    check_oracle(
+        si.get_oracle("knapsack", weights=((1, 2, 3, 1), (2, 1, 0, 3)), capacity=(4, 3)),
+        (4,),
+        dtypes=conformance_dtypes,
+    )
 
 
 def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,8 @@ def test_data_join_options() -> None:
 
 
 @pytest.mark.full
-def test_the_laws_of_oracles() -> None:
-    check_oracle(si.get_oracle("milp"), (3,), instance_data=DATA)
+def test_the_laws_of_oracles(conformance_dtypes: Any) -> None:
+    check_oracle(si.get_oracle("milp"), (3,), instance_data=DATA, dtypes=conformance_dtypes)
 
 
 def test_copies_rows_and_infeasible_instances() -> None:

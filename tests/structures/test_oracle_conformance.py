@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from structinf.testing import list_oracle_checks
 from structinf.testing.cases import CheckTarget
 from structinf.testing.check import run_checks
 from structinf.testing.methods import call_method, methods_of
+from structinf.testing.theta_families import FAMILIES
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +43,9 @@ OF_METHODS = {
 """Checks of methods that the examples of a structure share. Without --full, they run for its first example."""
 
 CENTRAL_FAMILIES = ("normal", "ties", "forbidden")
-"""The families of scores that, without --full, the other examples of a structure have."""
+"""The families of scores that all examples have without --full. The first example of a structure has one more."""
+
+OTHER_FAMILIES = sorted(set(FAMILIES) - set(CENTRAL_FAMILIES))
 
 
 @oracle_examples.parametrize()
@@ -50,12 +54,16 @@ def test_conformance(
 ) -> None:
     oracle, data = example.oracle(), example.instance_data
     is_complete = str(example) in FIRST_EXAMPLES or request.config.getoption("--full")
-    checks = list_oracle_checks()
-    if not is_complete:
+    checks, families = list_oracle_checks(), {*CENTRAL_FAMILIES}
+    if is_complete:
+        families.add(OTHER_FAMILIES[zlib.crc32(str(example).encode()) % len(OTHER_FAMILIES)])
+    else:
+        checks = [check for check in checks if check.name not in OF_METHODS]
+    if not request.config.getoption("--full"):
         checks = [
-            dataclasses.replace(check, families=[name for name in check.families if name in CENTRAL_FAMILIES])
+            dataclasses.replace(check, families=kept)
             for check in checks
-            if check.name not in OF_METHODS
+            if (kept := [name for name in check.families if name in families])
         ]
     target = CheckTarget.make(oracle, example.event_shape, data, dtypes=conformance_dtypes)
     report = run_checks(checks, target, raise_on_failure=True, on_result=None)

@@ -7,6 +7,7 @@ import math
 import pickle
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import networkx
 import numpy as np
@@ -198,10 +199,10 @@ class Blind(si.Oracle):
         return Path(ROADS[:6], "a", "d").argmax(theta)
 
 
-def test_laws_are_tried_on_costs_where_nothing_can_be_listed() -> None:
-    report = check_oracle(Blind(), 6)
+def test_laws_are_tried_on_costs_where_nothing_can_be_listed(conformance_dtypes: Any) -> None:
+    report = check_oracle(Blind(), 6, dtypes=conformance_dtypes)
     assert {"vertex", "optimal", "forbidden", "infeasible"} <= set(report.passed)
-    report = check_relaxation("sparsemap", Blind(), 6)
+    report = check_relaxation("sparsemap", Blind(), 6, dtypes=conformance_dtypes)
     assert {"support", "first_derivative", "loss_derivatives"} <= set(report.passed)
     assert "only scores of at most 0" in report.not_applicable["hull"]
 

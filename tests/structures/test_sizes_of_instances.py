@@ -83,11 +83,13 @@ def test_gradients(relaxation: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("options", [{}, {"at_most": True}])
-def test_laws(options: dict[str, Any]) -> None:
+def test_laws(options: dict[str, Any], conformance_dtypes: Any) -> None:
     data = {"lengths": [3, 4, 4, 2], "k": [0, 2, 4, 1]}
-    check_oracle(si.get_oracle("subset", k=2, **options), (4,), instance_data=data)
+    check_oracle(si.get_oracle("subset", k=2, **options), (4,), instance_data=data, dtypes=conformance_dtypes)
     if not options:
-        check_oracle(si.get_oracle("correlated_subset", k=2), ((4,), (3,)), instance_data=data)
+        check_oracle(
+            si.get_oracle("correlated_subset", k=2), ((4,), (3,)), instance_data=data, dtypes=conformance_dtypes
+        )
 
 
 def test_numbers_tensors_and_lists() -> None:
