@@ -326,6 +326,22 @@ class Oracle(abc.ABC):
         """
         return isinstance(value, numbers.Number | str)
 
+    def resolve_instance_ndim(self, name: str, ndim: int, batch_ndim: int) -> int:
+        """Return the number of dimensions of one instance's value of instance data.
+
+        The default returns ``instance_ndim[name]``. Oracles that take data in several forms override this method.
+
+        Parameters
+        ----------
+        name : str
+            A name of :attr:`instance_ndim`.
+        ndim : int
+            The number of dimensions of the data of all instances.
+        batch_ndim : int
+            The number of batch dimensions of the scores.
+        """
+        return self.instance_ndim[name]
+
     def bind(self, **instance_data: Any) -> Self:
         """Return a copy of this oracle with instance data attached.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +16,28 @@ import torch
 from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
-from structinf.errors import InvalidInputError
-from structinf.validation import check_instances, check_natural, skips_checks
+from structinf.errors import InvalidInputError, UnsupportedError, renumber_instances
+from structinf.linear_constraints import LinearConstraints
+from structinf.parts import Parts, as_tuple
+from structinf.shapes import Bool
+from structinf.validation import check_instances, check_natural, list_instances, skips_checks
 
 from .common.distinct_rows import check_integer_amounts, distinct_rows, number_of_dimensions
+from .common.knapsack_states import MOST_STATES, add_items, exceeds_states
 from .common.labels import reject_labels
 from .common.subsets import cost_of_wrong_elements, taken_elements
+from .milp import MILP
 
 __all__ = ["Knapsack"]
 
 _LARGEST = 2**53
 """The largest sum of weights. Sums of indices and weights stay within 64 bits."""
 
-_MOST_STATES = 2_000_000
-"""The largest number of states, pairs of an item and the capacities left, for each distinct capacity on average."""
+_BEYOND = f"weights and capacities have more than {MOST_STATES:,} states, the limit of the dynamic program"
+_REMEDY = (
+    "; divide weights and capacities by a common number and round, or use a method that needs only the best "
+    "structures, such as sparsemap or perturbed"
+)
 
 
 @dataclass(frozen=True)
@@ -38,9 +47,10 @@ class Knapsack(HypergraphProgram):
     - Scores θ, shape (..., d), any sign: the value of each item. −inf forbids an item.
     - Structure y, shape (..., d): 1 for each packed item. The empty knapsack is always a structure.
     - Labels, shape (..., d): y as integers.
-    - Instance data ``weights``, shape (..., d), and ``capacity``, shape (...): the weights and the capacity of each
-      instance, integers of at least 0. Default: the options. In a call, weights with one dimension, a number as
-      capacity, and tuples are the options. Lists and tensors with a row for each instance are instance data.
+    - Instance data ``weights``, shape (..., d) or (..., m, d), and ``capacity``, shape (...) or (..., m): the weights
+      and the capacities of each instance, integers of at least 0. Default: the options. In a call, weights with one
+      dimension, a number as capacity, and tuples are the options. Lists and tensors with a row for each instance are
+      instance data.
 
     Parameters
     ----------
@@ -56,10 +66,13 @@ class Knapsack(HypergraphProgram):
     occur are stored. All capacities large enough for the remaining items share one state. For the first i of d items
     the number of states is at most the least of 2^(d − i), the capacity + 1, and the total weight of the i items + 1.
     A larger capacity thus need not cost time. With m weights, a state has m remaining capacities, and the number of
-    states grows with the product of the capacities. Above 2,000,000 states, on average over the different capacities
-    of instances with the same weights, the oracle raises InvalidInputError; use ``milp``, which has no sums.
+    states grows with the product of the capacities.
 
-    Ties go to leaving an item, decided from the last item backwards.
+    An instance with more than 2,000,000 states is an integer program, which HiGHS solves; see ``milp``. ``argmax`` and
+    ``topk`` are then exact up to 1e-13 of the largest score, and all relaxations work that need only the best
+    structures. Methods that need the dynamic program raise UnsupportedError: marginals, samples, and smoothed maxima.
+
+    Ties go to leaving an item, decided from the last item backwards. In integer programs they go to any of the best.
 
     References
     ----------
@@ -89,7 +102,7 @@ class Knapsack(HypergraphProgram):
             object.__setattr__(self, "weights", _checked(self.weights))
         several = self.weights is not None and self._is_matrix
         if isinstance(self.capacity, list | tuple | np.ndarray | Tensor) and number_of_dimensions(self.capacity) == 1:
-            if self.weights is None or not several:
+            if not several and not (self.weights is None and isinstance(self.capacity, tuple)):
                 raise InvalidInputError(
                     f"capacity must be an integer for weights of shape (d,), got {self.capacity!r}; pass the capacity "
                     "of each instance with the scores, or weights of shape (m, d) for m capacities"
@@ -98,7 +111,7 @@ class Knapsack(HypergraphProgram):
             numbers = tuple(given.tolist() if hasattr(given, "tolist") else given)
             for number in numbers:
                 check_natural("capacity", number, 0)
-            if len(numbers) != len(self.weights):
+            if self.weights is not None and len(numbers) != len(self.weights):
                 raise InvalidInputError(
                     f"capacity must hold a number for each of {len(self.weights)} rows of weights, got {len(numbers)}"
                 )
@@ -126,6 +139,16 @@ class Knapsack(HypergraphProgram):
             return isinstance(value, Integral | tuple)
         return number_of_dimensions(value) == 1 or isinstance(value, tuple)
 
+    def resolve_instance_ndim(self, name: str, ndim: int, batch_ndim: int) -> int:
+        least = self.instance_ndim[name]
+        return least + 1 if ndim == batch_ndim + least + 1 else least
+
+    @property
+    def unsupported(self) -> Mapping[str, str]:  # type: ignore[override]
+        has_data = bool(self.bound) or (self.weights is not None and self.capacity is not None)
+        reason = self._beyond_states() if has_data else None
+        return dict.fromkeys(("GibbsOracle", "Samplable", "Smoothable", "HypergraphProgram"), reason) if reason else {}
+
     @property
     def _is_matrix(self) -> bool:
         return bool(self.weights) and isinstance(cast(Any, self.weights)[0], tuple)
@@ -134,9 +157,11 @@ class Knapsack(HypergraphProgram):
         return True
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:
+        if reason := self._beyond_states():
+            raise UnsupportedError(f"knapsack: {reason}")
         graph = HypergraphBuilder(event_shape)
         weights, capacity = self._matrix_and_capacities()
-        return graph.build(int(_add_items(graph, weights, capacity[None])[0]))
+        return graph.build(int(add_items(graph, weights, capacity[None])[0]))
 
     def _matrix_and_capacities(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the options as weights (m, d) and capacities (m,); InvalidInputError without them."""
@@ -150,21 +175,22 @@ class Knapsack(HypergraphProgram):
     # -- weights and capacities of instances ----------------------------------------------------
 
     def _tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights (B, d) and the capacities (B,) of the instances."""
-        if self._is_matrix:
-            raise InvalidInputError(
-                "knapsack takes instance data with one weight for each item only; use milp, or an oracle for each "
-                "instance"
-            )
+        """Return the weights (B, m, d) and the capacities (B, m) of the instances."""
         batch = len(next(iter(self.bound.values())))
         weights, capacity = self.bound.get("weights"), self.bound.get("capacity")
         for name, given in (("weights", weights), ("capacity", capacity)):
             if given is None and getattr(self, name) is None:
                 _raise_missing(name)
         rows = np.array([self.weights]) if weights is None else weights.cpu().numpy()
-        limits = np.array([min(cast(int, self.capacity), _LARGEST)]) if capacity is None else capacity.cpu().numpy()
-        rows = np.broadcast_to(rows, (batch, rows.shape[1]))
-        return rows, np.broadcast_to(limits, (batch,))
+        limits = np.array([self.capacity]) if capacity is None else capacity.cpu().numpy()
+        if rows.shape[1:-1] != limits.shape[1:]:
+            wanted = f"a number for each of {rows.shape[1]} rows of weights" if rows.ndim == 3 else "one number"
+            received = f"{limits.shape[1]} numbers" if limits.ndim == 2 else "one number"
+            raise InvalidInputError(f"capacity must hold {wanted} for each instance, got {received}")
+        if rows.ndim == 2:
+            rows, limits = rows[:, None], limits[:, None]
+        limits = np.minimum(limits, _LARGEST).astype(np.int64)
+        return np.broadcast_to(rows, (batch, *rows.shape[1:])), np.broadcast_to(limits, (batch, limits.shape[1]))
 
     def _problems(self) -> _Problems:
         """Return the hypergraph of all problems of the batch, or of a batch that this batch is a part of."""
@@ -172,17 +198,21 @@ class Knapsack(HypergraphProgram):
         if known is not None and known[0] is self.bound:
             return known[1]
         table, keys = self._keyed_table()
-        found = _find_problems(table.shape[1] - 1, keys) or _Problems.of(table, keys)
+        shape = self._tables()[0].shape[1:]
+        found = _find_problems(shape, keys)
+        if found is None:
+            if reason := self._beyond_states():
+                raise UnsupportedError(f"knapsack: {reason}")
+            found = _Problems.of(table, keys, shape)
         object.__setattr__(self, "_of_batch", (self.bound, found))
         return found
 
     def _keyed_table(self) -> tuple[np.ndarray, list[bytes]]:
-        """Return the weights and, in the last column, the capacity of each instance, (B, d + 1), and each row's bytes.
-
-        Capacities above the largest sum of weights count as equal.
-        """
+        """Return the weights and, in the last columns, the capacities of each instance, (B, m d + m), and its bytes."""
         weights, capacity = self._tables()
-        table = np.ascontiguousarray(np.concatenate([weights, np.minimum(capacity, _LARGEST)[:, None]], 1), np.int64)
+        table = np.ascontiguousarray(
+            np.concatenate([weights.reshape(len(weights), np.prod(weights.shape[1:])), capacity], 1), np.int64
+        )
         return table, [row.tobytes() for row in table]
 
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
@@ -199,11 +229,81 @@ class Knapsack(HypergraphProgram):
         problems, (_, keys) = self._problems(), self._keyed_table()
         return torch.tensor([problems.index[key] for key in keys], dtype=torch.int64, device="cpu")
 
+    # -- integer programs ------------------------------------------------------------------------
+
+    def _large(self) -> Bool[np.ndarray, " instances"]:
+        """Return which instances have too many states for the dynamic program; one element without instance data."""
+        if not self.bound:
+            return self._options_are_large
+        return exceeds_states(*self._tables(), MOST_STATES)
+
+    def _beyond_states(self) -> str | None:
+        """Return the reason why the dynamic program cannot take the instances, or None."""
+        large = np.flatnonzero(self._large()).tolist()
+        return f"{_BEYOND}{f', at {list_instances(large)}' if self.bound else ''}{_REMEDY}" if large else None
+
+    @functools.cached_property
+    def _options_are_large(self) -> Bool[np.ndarray, " one"]:
+        weights, capacity = self._matrix_and_capacities()
+        return exceeds_states(weights[None], capacity[None], MOST_STATES)
+
+    def _integer_program(self) -> MILP:
+        if self.bound:
+            weights, capacity = (torch.from_numpy(table.astype(np.float64)) for table in self._tables())
+            return MILP().bind(A=weights, upper=capacity)
+        weights, capacity = self._matrix_and_capacities()
+        return MILP(weights, upper=capacity)
+
+    def _answers(self, theta: Tensor, dim: int, method: str, *arguments: Any) -> tuple[Tensor, ...]:
+        """Return the result of the dynamic program or, for large instances, of the integer program.
+
+        Parameters
+        ----------
+        theta : (B | 1, d) Tensor
+            Scores.
+        dim : int
+            The batch dimension of the results.
+        method : str
+            The name of a method of both programs.
+        *arguments
+            The further arguments of the method.
+        """
+        large = self._large()
+        if not large.any():
+            return as_tuple(getattr(HypergraphProgram, method)(self, theta, *arguments))
+        theta = theta.expand(len(large), -1) if self.bound else theta
+        if large.all():
+            return as_tuple(getattr(self._integer_program(), method)(theta, *arguments))
+        groups = [torch.from_numpy(np.flatnonzero(mask)).to(theta.device) for mask in (large, ~large)]
+        found = []
+        for rows in groups:
+            with renumber_instances(rows):
+                found.append(self[rows]._answers(theta[rows], dim, method, *arguments))
+        place = torch.cat(groups).argsort()
+        return tuple(torch.cat(pieces, dim).index_select(dim, place) for pieces in zip(*found, strict=True))
+
+    def argmax(self, theta: Tensor) -> Tensor:
+        return self._answers(theta, 0, "argmax")[0]
+
+    def topk(self, theta: Tensor, k: int) -> tuple[Parts, Tensor, Tensor]:
+        structures, scores, valid = self._answers(theta, 1, "topk", k)
+        return structures, scores, valid
+
+    def linear_constraints(self, event_shape: Any) -> LinearConstraints:
+        if not self._large().any():
+            return super().linear_constraints(event_shape)
+        weights, capacity = (t[0] for t in self._tables()) if self.bound else self._matrix_and_capacities()
+        row, item = np.nonzero(weights)
+        lower = np.full(len(capacity), -np.inf)
+        return LinearConstraints.of((row, item, weights[row, item]), weights.shape[1], lower, capacity)
+
+    # -- shapes and labels -----------------------------------------------------------------------
+
     def validate(self, theta: Tensor) -> None:
         for name, values in self.bound.items():
             check_instances(name, values, len(theta))
             check_integer_amounts(name, values)
-        items = self._tables()[0].shape[1] if self.bound else self._matrix_and_capacities()[0].shape[1]
+        items = self._tables()[0].shape[2] if self.bound else self._matrix_and_capacities()[0].shape[1]
         if theta.shape[1] != items:
             raise InvalidInputError(
                 f"theta: knapsack takes a value for each of the {items} weights, shape "
@@ -216,7 +316,7 @@ class Knapsack(HypergraphProgram):
             return y.to(like.dtype)
         if self.bound:
             weights, capacity = (torch.tensor(table, device=labels.device) for table in self._tables())
-            heavy = (y * weights).sum(1, keepdim=True) > capacity.unsqueeze(1)
+            heavy = (y.unsqueeze(1) * weights).sum(2) > capacity
             reject_labels(heavy, labels, "the items weigh more than the capacity")
             return y.to(like.dtype)
         weights, capacity = (torch.tensor(table, device=labels.device) for table in self._matrix_and_capacities())
@@ -239,26 +339,27 @@ def _raise_missing(name: str) -> NoReturn:
 class _Problems(NamedTuple):
     """The hypergraph of several knapsacks, and the position in its goals of each by the bytes of its numbers."""
 
-    items: int
+    shape: tuple[int, ...]
+    """(m, d)."""
     index: dict[bytes, int]
     graph: Hypergraph
 
     @classmethod
-    def of(cls, table: np.ndarray, keys: Sequence[bytes]) -> _Problems:
-        """Build the hypergraph for the rows of ``table``, (B, d + 1) with the capacity last, and remember it."""
-        items = table.shape[1] - 1
+    def of(cls, table: np.ndarray, keys: Sequence[bytes], shape: tuple[int, ...]) -> _Problems:
+        """Build the hypergraph for the rows of ``table``, (B, m d + m) with the capacities last, and remember it."""
+        m, items = shape
         builder, goals, index = HypergraphBuilder((items,)), [], {}
-        for rows, (row,) in distinct_rows(torch.from_numpy(table[:, :-1].copy())):
+        for rows, (row,) in distinct_rows(torch.from_numpy(table[:, : m * items].copy())):
             members = rows.numpy()
-            nodes = _add_items(builder, row.numpy()[None], table[members, -1:])
+            nodes = add_items(builder, row.numpy().reshape(shape), table[members, m * items :])
             for member, node in zip(members.tolist(), nodes.tolist(), strict=True):
                 if keys[member] not in index:
                     index[keys[member]] = len(goals)
                     goals.append(node)
-        several = len(np.unique(table[:, :-1], axis=0)) > 1
+        several = len(np.unique(table[:, : m * items], axis=0)) > 1
         if not goals:
-            goals = _add_items(builder, np.zeros((1, items), np.int64), np.zeros((1, 1), np.int64)).tolist()
-        found = cls(items, index, builder.build(np.array(goals), components=several))
+            goals = add_items(builder, np.zeros(shape, np.int64), np.zeros((1, m), np.int64)).tolist()
+        found = cls(shape, index, builder.build(np.array(goals), components=several))
         _remember(found)
         return found
 
@@ -277,10 +378,10 @@ def _remember(problems: _Problems) -> None:
             _RECENT.pop()
 
 
-def _find_problems(items: int, keys: Sequence[bytes]) -> _Problems | None:
+def _find_problems(shape: tuple[int, ...], keys: Sequence[bytes]) -> _Problems | None:
     """Return a remembered hypergraph with all problems ``keys``."""
     for problems in tuple(_RECENT):
-        if problems.items == items and all(key in problems.index for key in keys):
+        if problems.shape == shape and all(key in problems.index for key in keys):
             return problems
     return None
 
@@ -288,39 +389,6 @@ def _find_problems(items: int, keys: Sequence[bytes]) -> _Problems | None:
 def _without_cache(oracle: Knapsack) -> Knapsack:
     """Return the oracle without the hypergraph of an earlier batch, which is no option."""
     return Knapsack(oracle.weights, oracle.capacity) if "_of_batch" in vars(oracle) else oracle
-
-
-def _add_items(graph: HypergraphBuilder, weights: np.ndarray, capacities: np.ndarray) -> np.ndarray:
-    """Add the recursion for items of ``weights`` (m, d), and return the goals (c,) of ``capacities`` (c, m)."""
-    total = np.pad(np.cumsum(weights, 1), ((0, 0), (1, 0)))  # [:, i]: the most that the first i items can use
-    left, goal = _distinct(np.minimum(capacities, total[:, -1]))
-    head = graph.nodes(len(left))
-    goals, states, most = head[goal], len(left), _MOST_STATES * max(len(left), 1)
-    for i in reversed(range(weights.shape[1])):
-        fits = (left >= weights[:, i]).all(1)
-        after = np.concatenate([left, left[fits] - weights[:, i]])
-        left, place = _distinct(np.minimum(after, total[:, i]))
-        states += len(left)
-        if states > most:
-            raise InvalidInputError(
-                f"knapsack: these weights and capacities have more than {_MOST_STATES:,} states; divide weights and "
-                "capacities by a common number and round, or use milp for the best subset"
-            )
-        tail = graph.nodes(len(left))
-        graph.add(head, tail[place[: len(head)]])
-        graph.add(head[fits], tail[place[len(head) :]], part=graph.parts[i])
-        head = tail
-    graph.add(head)
-    return goals
-
-
-def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct ``rows`` (n, m) in ascending order, and the place of each row."""
-    if rows.shape[1] == 1:
-        values, place = np.unique(rows[:, 0], return_inverse=True)
-        return values[:, None], place
-    values, place = np.unique(rows, axis=0, return_inverse=True)
-    return values, place.ravel()
 
 
 def _checked(weights: Any) -> tuple[Any, ...]:

@@ -101,6 +101,11 @@ class Wrapper(Oracle):
     def resolve_event_ndim(self, theta: AnyParts) -> tuple[int, ...]:
         return self.oracle.resolve_event_ndim(theta)
 
+    def resolve_instance_ndim(self, name: str, ndim: int, batch_ndim: int) -> int:
+        return (self.oracle if name in self.oracle.instance_ndim else super()).resolve_instance_ndim(
+            name, ndim, batch_ndim
+        )
+
     def validate(self, theta: AnyParts) -> None:
         self.inner.validate(theta)
 

@@ -96,7 +96,6 @@ def check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: torc
             oracle.bind(**{name: value})  # raises the TypeError that lists the known names
         except TypeError as error:
             raise TypeError(f"{error}{mask_hint(name, oracle.instance_ndim)}") from None
-    n = oracle.instance_ndim[name]
     if isinstance(value, Tensor):
         check_values(name, value)
     try:
@@ -112,6 +111,7 @@ def check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: torc
         integral = True
     if integral:
         t = t.to(torch.int64)
+    n = oracle.resolve_instance_ndim(name, t.ndim, len(batch_shape))
     own = t.shape[: t.ndim - n]
     # Data with own dimensions must have the batch dimensions too. For a batch of two, lengths [1, 2] are
     # ambiguous: one number for each instance, or two numbers shared by the batch.

@@ -297,6 +297,10 @@ class FactorGraph(ExactFactorGraph):
         """The keywords of the factors' instance data, with the number of dimensions of one instance's value."""
         return {keyword: f.oracle.instance_ndim[name] for f in self._factors for name, keyword in f.data.items()}
 
+    def resolve_instance_ndim(self, name: str, ndim: int, batch_ndim: int) -> int:
+        owners = ((f.oracle, own) for f in self._factors for own, keyword in f.data.items() if keyword == name)
+        return max(oracle.resolve_instance_ndim(own, ndim, batch_ndim) for oracle, own in owners)
+
     def bind(self, **instance_data: Any) -> Self:
         self.freeze()
         _ = self._groups, self._components, self.degree, self._lists, self._programs  # shared by all copies with data

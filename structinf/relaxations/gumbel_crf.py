@@ -84,7 +84,7 @@ class GumbelCRF(Relaxation):
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:
         if isinstance(oracle, HypergraphProgram):
-            return None
+            return super().unsupported_reason(oracle)
         hint = (
             '; for one choice among n, use stochastic with base_relaxation="marginals" (Gumbel-softmax)'
             if oracle.known_set == "one_of_n"

@@ -122,7 +122,8 @@ class SparseMAP(WeightedMeanRelaxation):
         if isinstance(oracle, DirectlySolvable) and not readout and describes_argmax(type(oracle), "solve_quadratic"):
             return oracle.solve_quadratic(scaled, **options)
         # With ties, an interior point's error is the square root of its gap, so the active set finds exact solutions.
-        if self.tolerance >= _LEAST_FLOW_TOLERANCE and describes_argmax(type(oracle), "build"):
+        is_program = describes_argmax(type(oracle), "build") and "HypergraphProgram" not in oracle.unsupported
+        if self.tolerance >= _LEAST_FLOW_TOLERANCE and is_program:
             options["tolerance"] = min(self.tolerance, _LARGEST_FLOW_TOLERANCE)
             return project_flow(cast(Any, oracle), scaled, readout=readout, **options)
         return None

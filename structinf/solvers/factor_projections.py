@@ -52,6 +52,9 @@ class _Factors(Oracle):
     def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
         return self.oracle.resolve_event_ndim(theta)
 
+    def resolve_instance_ndim(self, name: str, ndim: int, batch_ndim: int) -> int:
+        return self.oracle.resolve_instance_ndim(name, ndim, batch_ndim)
+
     def validate(self, theta: Parts) -> None:
         self.oracle.validate(theta)
 

@@ -245,7 +245,7 @@ def validate_scores(oracle: Any, theta: Any, batch: int) -> None:
 
 def validate_form(oracle: Any, theta: Any, batch: int) -> None:
     """Validate the event shapes of θ and the bound data; see :func:`validate_scores`."""
-    check_bound_data(oracle.bound, oracle.instance_ndim, theta, batch)
+    check_bound_data(oracle, theta, batch)
     key = threading.get_ident(), id(oracle)
     _accepting.add(key)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -162,11 +162,11 @@ def _describe(parts: Any) -> str:
     return f"shape {tuple(parts.shape)}" if isinstance(parts, Tensor) else f"a {type(parts).__name__}"
 
 
-def check_bound_data(bound: Mapping[str, Any], instance_ndim: Mapping[str, int], theta: Any, batch: int) -> None:
-    """Raise InvalidInputError unless all ``bound`` tensors hold a value for each of ``batch`` instances, beside θ."""
+def check_bound_data(oracle: Any, theta: Any, batch: int) -> None:
+    """Raise InvalidInputError unless all bound tensors hold a value for each of ``batch`` instances, beside θ."""
     first = _as_tuple(theta)[0]
-    for name, t in bound.items():
-        n = instance_ndim.get(name, t.ndim - 1)
+    for name, t in oracle.bound.items():
+        n = oracle.resolve_instance_ndim(name, t.ndim, 1) if name in oracle.instance_ndim else t.ndim - 1
         if t.ndim != n + 1:
             raise wrong_instance_shape(name, t, n, (batch,), theta)
         if name == "lengths" and t.dtype is not torch.int64:

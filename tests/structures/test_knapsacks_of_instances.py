@@ -14,8 +14,9 @@ from torch.autograd import gradcheck
 
 import structinf as si
 import structinf_oracles.knapsack
-from structinf.errors import InvalidInputError
+from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.testing import check_oracle
+from structinf_oracles.common import knapsack_states
 
 WEIGHTS = torch.tensor([[1, 2, 3, 1], [2, 2, 2, 2], [1, 2, 3, 1], [0, 5, 1, 4], [1, 2, 3, 1]])
 CAPACITY = torch.tensor([3, 4, 5, 0, 3])
@@ -108,20 +109,103 @@ def test_laws(conformance_dtypes: Any) -> None:
     )
 
 
-def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(structinf_oracles.knapsack, "_MOST_STATES", 100)
-    weights = np.random.default_rng(0).integers(1, 10**6, size=(3, 12)).tolist()
-    oracle = si.get_oracle("knapsack", weights=tuple(map(tuple, weights)), capacity=(3 * 10**6,) * 3)
-    with pytest.raises(InvalidInputError, match=r"more than 100 states; .* or use milp"):
-        oracle.argmax(torch.zeros(1, 12))
+SEVERAL: dict[str, Any] = {
+    # The second instance has few states, as its capacities have room for all items.
+    "weights": torch.tensor([[[9, 14, 5, 12], [8, 3, 11, 7]], [[1, 2, 1, 1], [1, 1, 2, 3]], [[7, 6, 10, 3]] * 2]),
+    "capacity": torch.tensor([[25, 17], [9, 9], [16, 13]]),
+}
+
+
+def test_several_capacities_of_instances() -> None:
+    theta = scores()[:3]
+    log_z, best = si.log_partition(theta, "knapsack", **SEVERAL), si.relax(theta, "knapsack", "map", **SEVERAL)
+    labels = best.long()
+    assert torch.equal(si.encode(labels, theta, "knapsack", **SEVERAL), best)
+    for b in range(3):
+        every = listed(SEVERAL["weights"][b], SEVERAL["capacity"][b])
+        torch.testing.assert_close(log_z[b], (every @ theta[b]).logsumexp(0))
+        assert torch.equal(best[b], every[(every @ theta[b]).argmax()])
+    shaped = {"weights": SEVERAL["weights"].expand(2, 3, 2, 4), "capacity": SEVERAL["capacity"].expand(2, 3, 2)}
+    assert torch.equal(si.relax(theta.expand(2, 3, 4), "knapsack", "map", **shaped)[1], best)
+    assert torch.equal(si.relax(theta, si.pooled("knapsack"), "map", **SEVERAL), best)
+    of_weights = si.relax(theta, "knapsack", "map", weights=SEVERAL["weights"], capacity=(16, 13))
+    assert torch.equal(of_weights[2], best[2])
+    with pytest.raises(InvalidInputError, match="weigh more than the capacity"):
+        si.encode(torch.ones_like(labels), theta, "knapsack", **SEVERAL)
+    with pytest.raises(InvalidInputError, match="a number for each of 2 rows of weights for each instance, got one"):
+        si.relax(theta, "knapsack", "map", weights=SEVERAL["weights"], capacity=[3, 3, 3])
+
+
+@pytest.fixture
+def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structinf_oracles.knapsack, "MOST_STATES", 9)
+    structinf_oracles.knapsack._RECENT.clear()
+
+
+@pytest.mark.usefixtures("few_states")
+def test_large_instances_are_integer_programs() -> None:
+    theta = scores().abs()[:3].requires_grad_()
+    best, ranked = si.relax(theta, "knapsack", "map", **SEVERAL), si.topk(theta, "knapsack", 3, **SEVERAL)
+    exact = si.get_relaxation("sparsemap").exact()
+    mean = si.relax(theta, "knapsack", exact, **SEVERAL)
+    mean.square().sum().backward()
+    assert theta.grad is not None
+    for b in range(3):
+        weights, capacity = (SEVERAL[name][b] for name in ("weights", "capacity"))
+        every, values = listed(weights, capacity), theta[b].detach()
+        assert torch.equal(best[b], every[(every @ values).argmax()])
+        torch.testing.assert_close(ranked.scores[:, b], (every @ values).topk(3).values)
+        alone = values.clone().requires_grad_()
+        options = {"weights": tuple(map(tuple, weights.tolist())), "capacity": tuple(capacity.tolist())}
+        own = si.relax(alone, si.get_oracle("knapsack", **options), exact)
+        own.square().sum().backward()
+        torch.testing.assert_close(mean[b], own, atol=1e-9, rtol=0)
+        torch.testing.assert_close(theta.grad[b], alone.grad, atol=1e-9, rtol=0)
+        assert torch.equal(best[b], si.relax(values, "knapsack", "map", **options))
+        assert bool(si.get_oracle("knapsack", **options).unsupported) == (b != 1)
+
+
+@pytest.mark.usefixtures("few_states")
+def test_large_instances_have_no_sums() -> None:
+    theta, middle = scores()[:3], {name: t[1:2] for name, t in SEVERAL.items()}
+    with pytest.raises(UnsupportedError, match=r"more than .* states, .*, at batch index 0 and also 2; divide"):
+        si.log_partition(theta, "knapsack", **SEVERAL)
+    assert torch.isfinite(si.log_partition(theta[1:2], "knapsack", **middle)).all()
+    oracle = si.get_oracle("knapsack", weights=((9, 14, 5, 12), (8, 3, 11, 7)), capacity=(25, 17))
+    for relaxation in ("marginals", "smoothed", "gumbel_crf"):
+        with pytest.raises(UnsupportedError, match=r"the limit of the dynamic program.* such as sparsemap"):
+            si.Layer(oracle, relaxation)
+    for query in (lambda: si.sample(theta, oracle, 2), lambda: si.count(theta, oracle), lambda: oracle.enumerate((4,))):
+        with pytest.raises(UnsupportedError, match="the limit of the dynamic program"):
+            query()
+    assert oracle.argmax(theta[:0]).shape == (0, 4)
+    single = oracle.argmax(theta.float())
+    assert single.dtype is torch.float32
+    assert torch.equal(single.double(), oracle.argmax(theta))
+    # An integer program of a factor graph takes the constraints themselves.
+    graph = si.FactorGraph((4,), solver="milp")
+    graph.add(oracle, graph.variables)
+    graph.add("at_most_one", graph.variables[:2])
+    every = listed(oracle.weights, oracle.capacity)
+    allowed = every[every[:, :2].sum(1) <= 1]
+    assert torch.equal(graph.argmax(theta), allowed[(theta @ allowed.T).argmax(1)])
 
 
 def test_states_are_limited_for_each_instance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(structinf_oracles.knapsack, "_MOST_STATES", 40)
+    monkeypatch.setattr(structinf_oracles.knapsack, "MOST_STATES", 40)
     theta, weights = torch.ones(8, 6), [10] * 6
     # Capacities with different remainders share no states.
     capacity = list(range(40, 48))
     assert si.relax(theta, "knapsack", "map", weights=weights, capacity=capacity).sum(1).tolist() == [4] * 8
+    assert torch.isfinite(si.log_partition(theta, "knapsack", weights=weights, capacity=capacity)).all()
+
+
+def test_rows_of_large_numbers_have_distinct_states() -> None:
+    rows = np.random.default_rng(0).integers(0, 3, size=(40, 3)) * [1, 2**52, 2**40]
+    values, place = knapsack_states._distinct(rows)
+    expected, expected_place = np.unique(rows, axis=0, return_inverse=True)
+    assert np.array_equal(values, expected)
+    assert np.array_equal(place, expected_place.ravel())
 
 
 def test_large_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
