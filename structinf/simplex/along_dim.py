@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
+import numpy as np
 from torch import Tensor
 
 from ..autograd.simplex_map import Parameter, SimplexMap, apply_simplex_map
 from ..autograd.vmap_check import check_under_vmap
 from ..errors import InvalidInputError
-from ..kernels.arrays import upcast_half
+from ..kernels.arrays import as_tensor, upcast_half
 from ..validation import check_floating, check_real
 
 __all__ = [
+    "RowParameter",
     "apply_along_dim",
     "check_parameter",
     "check_scores",
     "move_to_last",
     "per_row",
+    "read_parameter",
     "restore_layout",
     "value_range",
 ]
+
+RowParameter: TypeAlias = float | Tensor | Sequence[Any] | np.ndarray
+"""A number for all rows, or a number for each row: a tensor, or nested lists of numbers."""
 
 
 def apply_along_dim(
@@ -72,6 +80,36 @@ def check_scores(x: Tensor, dim: int) -> None:
         raise InvalidInputError(f"dim must be a dimension of x, which has shape {tuple(x.shape)}, got {dim!r}")
 
 
+def read_parameter(name: str, value: RowParameter) -> Parameter:
+    """Return nested lists, tuples and arrays of numbers as a float64 tensor on the CPU, and other values unchanged.
+
+    Parameters
+    ----------
+    name : str
+        The name of the parameter in error messages.
+    value : RowParameter
+        The parameter.
+    """
+    if not isinstance(value, list | tuple | np.ndarray):
+        return value  # type: ignore[return-value]  # check_parameter refuses other sequences
+    if _holds_tensors(value):
+        raise InvalidInputError(
+            f"{name} must hold numbers, got tensors in a {type(value).__name__}; pass one tensor, such as "
+            "torch.stack of them"
+        )
+    try:
+        numbers = np.asarray(value)
+    except ValueError:
+        numbers = np.array(None)
+    if numbers.dtype.kind not in "fiu":
+        raise InvalidInputError(f"{name} must be numbers in nested lists of equal lengths, got {value!r}")
+    return as_tensor(numbers.astype(np.float64))
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(map(_holds_tensors, value)))
+
+
 def check_parameter(name: str, value: Parameter, least: float, *, is_exclusive: bool = False) -> None:
     """Raise InvalidInputError unless all of ``value`` is finite and ≥ ``least``, or > ``least`` if ``is_exclusive``."""
     if isinstance(value, Tensor):
@@ -82,7 +120,6 @@ def check_parameter(name: str, value: Parameter, least: float, *, is_exclusive: 
     else:
         is_valid = isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
         is_valid, received = is_valid and not (is_exclusive and value == least), repr(value)
-        received += f"; pass torch.tensor({value})" if isinstance(value, list | tuple) else ""
     if not is_valid:
         bound = f"above {least:g}" if is_exclusive else f"of at least {least:g}"
         raise InvalidInputError(f"{name} must be a finite number {bound}, or a tensor of such numbers, got {received}")

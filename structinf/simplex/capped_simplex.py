@@ -8,13 +8,21 @@ from ..autograd import CappedSimplexMap
 from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..shapes import Float
-from .along_dim import apply_along_dim, check_parameter, check_scores, per_row, value_range
+from .along_dim import (
+    RowParameter,
+    apply_along_dim,
+    check_parameter,
+    check_scores,
+    per_row,
+    read_parameter,
+    value_range,
+)
 
 __all__ = ["budget"]
 
 
 @public_call(operator=OperatorSpec())
-def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
+def budget(x: Tensor, k: RowParameter, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Project scores onto the capped simplex along ``dim``, a soft choice of k entries.
 
         argmin ‖p − x‖²  over  0 ≤ p ≤ 1 with Σ p = k
@@ -24,9 +32,9 @@ def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> Float[Tensor, "*shape
     x : Tensor
         Floating-point scores of any shape. An entry of −inf has p = 0 and gradient 0. Half-precision input is computed
         in float32.
-    k : float or Tensor
-        The sum, a real number from 0 to the size n of ``dim``. A tensor k is a scalar, or broadcasts to the shape of x
-        with size 1 at ``dim``. A tensor k receives a gradient.
+    k : float, Tensor, or nested list of float
+        The sum, a real number from 0 to the size n of ``dim``. A tensor or list is a scalar, or broadcasts to the shape
+        of x with size 1 at ``dim``. A tensor receives a gradient.
     dim : int
         The dimension along which the result sums to k, by default the last.
 
@@ -60,6 +68,7 @@ def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> Float[Tensor, "*shape
     tensor([0.0000, 0.1250, 0.3750, 0.6250, 0.8750])
     """
     check_scores(x, dim)
+    k = read_parameter("k", k)
     check_parameter("k", k, 0)
     size = x.shape[dim] if x.ndim else 1
     largest = (value_range(k)[1] if k.numel() else 0.0) if isinstance(k, Tensor) else k

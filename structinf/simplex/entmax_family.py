@@ -12,7 +12,16 @@ from ..kernels.gpu import uses_triton
 from ..kernels.simplex import dispatch, torch_backend
 from ..shapes import Float
 from ..validation import check_k
-from .along_dim import apply_along_dim, check_parameter, check_scores, move_to_last, per_row, restore_layout
+from .along_dim import (
+    RowParameter,
+    apply_along_dim,
+    check_parameter,
+    check_scores,
+    move_to_last,
+    per_row,
+    read_parameter,
+    restore_layout,
+)
 
 __all__ = ["EntmaxMap", "entmax", "entmax15", "softmax", "sparsemax", "topk_sparsemax"]
 
@@ -140,7 +149,7 @@ def entmax15(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
 
 
 @public_call(operator=OperatorSpec())
-def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> Float[Tensor, "*shape"]:
+def entmax(x: Tensor, alpha: RowParameter = 1.5, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Return the α-entmax along ``dim`` for α ≥ 1; larger α give sparser probabilities.
 
         argmax ⟨p, x⟩ − (Σ p^α − 1) / (α (α − 1))  over probabilities p
@@ -150,9 +159,9 @@ def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> Float[Tenso
     x : Tensor
         Floating-point scores of any shape. An entry of −inf has probability 0 and gradient 0. Half-precision input is
         computed in float32.
-    alpha : float or Tensor
-        α, at least 1, default 1.5; 1 is :func:`softmax`, and 2 is :func:`sparsemax`. A tensor α is a scalar, or
-        broadcasts to the shape of x with size 1 at ``dim`` (an α for each row or head). A tensor α receives a gradient.
+    alpha : float, Tensor, or nested list of float
+        α, at least 1, default 1.5; 1 is :func:`softmax`, and 2 is :func:`sparsemax`. A tensor or list is a scalar, or
+        broadcasts to the shape of x with size 1 at ``dim`` (an α for each row or head). A tensor receives a gradient.
     dim : int
         The dimension along which the probabilities sum to 1, by default the last.
 
@@ -187,10 +196,11 @@ def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> Float[Tenso
     >>> x = torch.tensor([1.0, 2.0, 0.0])
     >>> entmax(x, 1.25), entmax(x, 4)
     (tensor([0.2148, 0.7507, 0.0345]), tensor([0., 1., 0.]))
-    >>> entmax(x.expand(2, 3), torch.tensor([[1.0], [2.0]]))
+    >>> entmax(x.expand(2, 3), [[1.0], [2.0]])
     tensor([[0.2447, 0.6652, 0.0900],
             [0.0000, 1.0000, 0.0000]])
     """
+    alpha = read_parameter("alpha", alpha)
     check_parameter("alpha", alpha, 1)
     return apply_along_dim(EntmaxMap(), x, dim, per_row("alpha", alpha, x, dim))
 

@@ -19,7 +19,7 @@ from ..kernels.simplex.torch_backend import power
 from ..registry import did_you_mean
 from ..shapes import Float
 from ..validation import check_floating
-from .along_dim import apply_along_dim, check_parameter, per_row
+from .along_dim import apply_along_dim, check_parameter, per_row, read_parameter
 from .entmax_family import entmax, softmax
 from .norm_maps import normmax
 from .renyi_squared_norm import RenyiMap, SquaredNormMap
@@ -171,9 +171,9 @@ class TsallisEntropy(Entropy):
 
     Parameters
     ----------
-    alpha : float or Tensor
-        α, at least 1, default 1.5. A tensor α is a scalar, or broadcasts to the shape of the probabilities with size 1
-        at ``dim`` (an α for each row). It receives a gradient from H, :meth:`probabilities` and losses.
+    alpha : float, Tensor, or nested list of float
+        α, at least 1, default 1.5. A tensor or list is a scalar, or broadcasts to the shape of the probabilities with
+        size 1 at ``dim`` (an α for each row). A tensor receives a gradient from H, :meth:`probabilities` and losses.
 
     Examples
     --------
@@ -189,6 +189,7 @@ class TsallisEntropy(Entropy):
     settable: ClassVar[tuple[str, ...]] = ("alpha",)  # for gradients inside torch.compile
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", read_parameter("alpha", self.alpha))
         if isinstance(self.alpha, Tensor):
             check_floating("alpha", self.alpha, "a number or a tensor")
         check_parameter("alpha", self.alpha, 1)

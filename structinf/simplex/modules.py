@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..kernels.arrays import as_tensor
 from ..shapes import Float
 from ..validation import check_k
-from .along_dim import check_parameter
+from .along_dim import RowParameter, check_parameter, read_parameter
 from .capped_simplex import budget
 from .entmax_family import entmax, entmax15, softmax, sparsemax, topk_sparsemax
 from .grouping import fusedmax, oscarmax
@@ -273,8 +273,10 @@ class Entmax(nn.Module):
 
     beta: Tensor | None
 
-    def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1, *, learnable: bool = False) -> None:
+    def __init__(self, alpha: RowParameter = 1.5, dim: int = -1, *, learnable: bool = False) -> None:
         super().__init__()
+        read = read_parameter("alpha", alpha)
+        alpha = read.to(torch.get_default_dtype()) if isinstance(read, Tensor) and read is not alpha else read
         check_parameter("alpha", alpha, 1)
         self.dim = dim
         if learnable:

@@ -9,7 +9,7 @@ from ..autograd.simplex_map import Parameter, SimplexMap
 from ..compile.public_call import OperatorSpec, public_call
 from ..kernels.simplex.torch_backend import max_score, power
 from ..shapes import Float
-from .along_dim import apply_along_dim, check_parameter, check_scores, per_row
+from .along_dim import RowParameter, apply_along_dim, check_parameter, check_scores, per_row, read_parameter
 from .entmax_family import EntmaxMap
 
 __all__ = ["NormmaxMap", "normmax", "p_norm"]
@@ -64,7 +64,7 @@ def p_norm(p: Tensor, alpha: Parameter) -> Float[Tensor, "*rows 1"]:
 
 
 @public_call(operator=OperatorSpec())
-def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> Float[Tensor, "*shape"]:
+def normmax(x: Tensor, alpha: RowParameter = 2.0, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Return the α-normmax along ``dim`` for α > 1: sparse probabilities, near uniform on their support for large α.
 
         argmax ⟨p, x⟩ − ‖p‖_α  over probabilities p
@@ -74,10 +74,10 @@ def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> Float[Tens
     x : Tensor
         Floating-point scores of any shape. An entry of −inf has probability 0 and gradient 0. The computation is in
         float64.
-    alpha : float or Tensor
+    alpha : float, Tensor, or nested list of float
         α, above 1, default 2. As α tends to 1, the probability of the highest score tends to 1. As α tends to infinity,
-        the probabilities in the support become equal. A tensor α is a scalar, or broadcasts to the shape of x with size
-        1 at ``dim``. A tensor α receives a gradient.
+        the probabilities in the support become equal. A tensor or list is a scalar, or broadcasts to the shape of x
+        with size 1 at ``dim``. A tensor receives a gradient.
     dim : int
         The dimension along which the probabilities sum to 1, by default the last.
 
@@ -105,5 +105,6 @@ def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> Float[Tens
     tensor([0.0000, 0.6890, 0.3110])
     """
     check_scores(x, dim)
+    alpha = read_parameter("alpha", alpha)
     check_parameter("alpha", alpha, 1, is_exclusive=True)
     return apply_along_dim(NormmaxMap(), x, dim, per_row("alpha", alpha, x, dim), in_float64=True)

@@ -6,11 +6,13 @@ import copy
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import cross_entropy
 
+import structinf as si
 from entropy_formulas import every_entropy
 from simplex_map_reference import DOUBLE, INF, double
 from structinf.errors import InvalidInputError, UnknownNameError
@@ -177,12 +179,33 @@ def test_alpha_as_a_parameter_of_the_loss_module():
     assert other.entropy.alpha is other.alpha
 
 
+@pytest.mark.parametrize("read", [list, tuple, np.array])
+def test_parameters_of_rows_as_nested_lists(read):
+    x = torch.tensor([[1.0, 2.0, 0.0], [0.5, 0.4, 0.3]], dtype=DOUBLE)
+    nested, tensor = read([read([1.2]), read([2.0])]), torch.tensor([[1.2], [2.0]], dtype=DOUBLE)
+    for function in (si.simplex.entmax, si.simplex.normmax, si.simplex.budget):
+        assert torch.equal(function(x, nested), function(x, tensor))
+    assert torch.equal(si.simplex.Entmax(nested).double()(x), si.simplex.entmax(x, tensor.float().double()))
+    target = torch.tensor([0, 1])
+    losses = entmax_loss(x.float(), target, nested, reduction="none")
+    assert losses.dtype is torch.float32
+    torch.testing.assert_close(losses, torch.tensor([1.199058, 0.343333]), rtol=0, atol=1e-6)
+    assert torch.equal(SimplexLoss(TsallisEntropy(nested))(x, target), entmax_loss(x, target, tensor))
+
+
 @pytest.mark.parametrize(
     ("alpha", "message"),
     [
         (torch.tensor([1.5, 2.0]), r"broadcasts to shape \(2, 1\)"),
         (torch.tensor([[1.5], [0.5]]), "at least 1"),
         (torch.tensor([[1.5], [math.nan]]), "at least 1"),
+        ([1.5, 2.0], r"broadcasts to shape \(2, 1\)"),
+        ([[1.5], [0.5]], "at least 1"),
+        ([[1.5], [2.0, 3.0]], "nested lists of equal lengths"),
+        ([[True], [True]], "nested lists of equal lengths"),
+        ([[1.5], ["2"]], "nested lists of equal lengths"),
+        ([torch.tensor(1.5), torch.tensor(2.0)], "pass one tensor"),
+        ("15", "at least 1"),
     ],
 )
 def test_wrong_alphas(alpha, message):
