@@ -66,8 +66,9 @@ def split_into_blocks(
     head = np.repeat(np.arange(nodes, dtype=np.int32), degree)
     scored = part < parts
     before = np.concatenate([[0], np.cumsum(scored)])[offset]
-    block_of_node = np.maximum(before[1:] - 1, 0) // _MAX_BLOCK_EDGES
-    _, first = np.unique(block_of_node, return_index=True)
+    # The blocks of a component do not depend on the other components, as sums over blocks would.
+    block_of_node = np.maximum(before[1:] - before[begin] - 1, 0) // _MAX_BLOCK_EDGES
+    first = np.flatnonzero((np.diff(block_of_node, prepend=-1) != 0) | (np.diff(begin, prepend=-1) != 0))
     node_offset = np.append(first, nodes)
     block = np.repeat(np.arange(len(first)), np.diff(node_offset))[head[scored]]
     # One number for each pair of a block and a part.

@@ -47,6 +47,19 @@ def test_each_instance_has_the_answer_that_it_gets_alone(relaxation: str, dtype:
         assert torch.equal(mean[b], si.relax(theta[b], "knapsack", relaxation, **own, **options))
 
 
+def test_blocks_of_large_instances_do_not_depend_on_the_batch() -> None:
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randint(1, 9, (3, 60), generator=generator)
+    theta = torch.randn(3, 60, generator=generator).requires_grad_()
+    cotangent = torch.randn(3, 60, generator=generator)
+    mean = si.relax(theta, "knapsack", "marginals", weights=weights, capacity=[60, 45, 70])
+    (gradient,) = torch.autograd.grad(mean, theta, cotangent)
+    for b, capacity in enumerate((60, 45, 70)):
+        own = si.relax(theta[b], "knapsack", "marginals", weights=weights[b].tolist(), capacity=capacity)
+        assert torch.equal(mean[b], own)
+        assert torch.equal(gradient[b], torch.autograd.grad(own, theta, cotangent[b])[0][b])
+
+
 def test_against_enumeration_and_labels() -> None:
     theta = scores()
     log_z = si.log_partition(theta, "knapsack", **DATA)

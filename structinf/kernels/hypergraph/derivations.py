@@ -60,7 +60,7 @@ def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, 
     stack, q = np.empty(graph.depth + 1, np.int64), np.empty(graph.degree)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
         begin, nodes = first_node(goal, first, graph), last_node(goal, first)
-        inside(theta, first, graph, begin, nodes, alpha, v, top, t, part_scores, x, scaled)
+        inside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, part_scores, x, scaled)
         for c in range(min(LANES, len(goal) - first)):
             b = first + c
             out_value[b] = v[goal[b], c]

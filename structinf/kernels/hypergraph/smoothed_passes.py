@@ -44,26 +44,46 @@ __all__ = ["first_node", "hessian_product", "inside", "last_node", "value", "val
 
 
 @jit
-def _gather_parts(theta, first, graph, block, scores):
-    """Write the scores of a block's parts to ``scores`` (height + 1, LANES), for LANES instances from ``first``."""
-    last, start = len(theta) - 1, graph.row_offset[block]
-    for r in range(graph.row_offset[block + 1] - start):
-        part = graph.row_part[start + r]
-        for c in range(LANES):
-            scores[r, c] = theta[min(first + c, last), part]
+def _lanes(goal, first, graph, block):
+    """Return the range of lanes with all instances whose goal is in the component of a block.
+
+    Other lanes compute numbers that nothing reads, so that their scores and flows need not be moved.
+    """
+    component, last = graph.begin[graph.node_offset[block]], len(goal) - 1
+    low, high = LANES, 0
+    for c in range(LANES):
+        node = goal[min(first + c, last)]
+        if (graph.begin[node] if node >= 0 else 0) == component:
+            low, high = min(low, c), c + 1
+    return low, high
 
 
 @jit
-def _scatter_parts(flow, first, graph, block, out):
+def _gather_parts(theta, goal, first, graph, block, scores):
+    """Write the scores of a block's parts to ``scores`` (height + 1, LANES), for LANES instances from ``first``."""
+    last, start = len(theta) - 1, graph.row_offset[block]
+    low, high = _lanes(goal, first, graph, block)
+    for r in range(graph.row_offset[block + 1] - start):
+        part = graph.row_part[start + r]
+        if high - low == LANES:
+            for c in range(LANES):
+                scores[r, c] = theta[min(first + c, last), part]
+        else:
+            for c in range(low, high):
+                scores[r, c] = theta[min(first + c, last), part]
+
+
+@jit
+def _scatter_parts(flow, goal, first, graph, block, out):
     """Add the ``flow`` (height + 1, LANES) of a block's parts to ``out`` (B, P). The blocks come from last to first."""
-    start, full = graph.row_offset[block], first + LANES <= len(out)
+    start = graph.row_offset[block]
+    low, high = _lanes(goal, first, graph, block)
+    high = min(high, len(out) - first)
     for r in range(graph.row_offset[block + 1] - start):
         part, is_first = graph.row_part[start + r], graph.row_is_first_write[start + r]
-        for c in range(LANES):
-            if full or first + c < len(out):
-                # The first flow of a part is written without reading ``out``, whose memory the system has not cleared
-                # yet.
-                out[first + c, part] = flow[r, c] if is_first else out[first + c, part] + flow[r, c]
+        for c in range(low, high):
+            # The first flow of a part is written without reading ``out``, whose memory the system has not cleared yet.
+            out[first + c, part] = flow[r, c] if is_first else out[first + c, part] + flow[r, c]
 
 
 @jit
@@ -141,7 +161,7 @@ def first_node(goal, first, graph):
 
 
 @jit
-def inside(theta, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind):
+def inside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind):
     """Write v, max x and t, each (N + 1, LANES), of the nodes from ``begin`` up to ``nodes``, excluded.
 
     ``scores``, ``x`` and ``kind`` are scratch. If ``top`` and ``t`` have a single row, each node overwrites the row.
@@ -151,7 +171,7 @@ def inside(theta, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind)
     for block in range(len(graph.node_offset) - 1):
         start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start < stop:
-            _gather_parts(theta, first, graph, block, scores)
+            _gather_parts(theta, goal, first, graph, block, scores)
         for i in range(start, stop):
             _value(
                 i, min(i, last), links, alpha, address(v), address(top), address(t), address(scores), address(x),
@@ -161,9 +181,9 @@ def inside(theta, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind)
 
 @jit
 def _prepare(v, scores, graph):
-    """Set the value of no node and the score of no part to 0."""
+    """Set the value of no node and the score of no part to 0, and the scores of unused lanes to finite numbers."""
     v[len(v) - 1] = 0
-    scores[graph.height] = 0
+    scores[:] = 0
 
 
 @jit
@@ -191,7 +211,7 @@ def value(start, stop, tables, theta, goal, graph, alpha, out):
     kind = rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
         begin, nodes = first_node(goal, first, graph), last_node(goal, first)
-        inside(theta, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind)
+        inside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind)
         for c in range(min(LANES, len(goal) - first)):
             out[first + c] = v[goal[first + c], c]
 
@@ -210,23 +230,23 @@ def value_and_mean(start, stop, tables, theta, goal, graph, alpha, weight, out_v
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
         begin, nodes = first_node(goal, first, graph), last_node(goal, first)
-        inside(theta, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind)
+        inside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind)
         _clear(w[begin:], nodes - begin)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = weight[first + c]
-        _outside(theta, first, graph, begin, nodes, alpha, v, top, t, w, scores, flows, out)
+        _outside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, w, scores, flows, out)
 
 
 @jit
-def _outside(theta, first, graph, begin, nodes, alpha, v, top, t, w, scores, flows, out):
+def _outside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, w, scores, flows, out):
     links = _links(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
         start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start >= stop:
             continue
         if alpha < np.inf:
-            _gather_parts(theta, first, graph, block, scores)
+            _gather_parts(theta, goal, first, graph, block, scores)
         _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
         for i in range(stop - 1, start - 1, -1):
             if alpha == np.inf:
@@ -234,7 +254,7 @@ def _outside(theta, first, graph, begin, nodes, alpha, v, top, t, w, scores, flo
             else:
                 peak, threshold = row(address(top), i), row(address(t), i)
                 _send_flow(i, links, alpha, address(v), peak, threshold, address(w), address(scores), address(flows))
-        _scatter_parts(flows, first, graph, block, out)
+        _scatter_parts(flows, goal, first, graph, block, out)
 
 
 @jit
@@ -278,28 +298,32 @@ def hessian_product(start, stop, tables, theta, direction, goal, graph, alpha, o
     flows = rows(graph.height + 1, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
         begin, nodes = first_node(goal, first, graph), last_node(goal, first)
-        _tangents(theta, direction, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind)
+        _tangents(
+            theta, direction, goal, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind
+        )  # fmt: skip
         _clear(w[begin:], nodes - begin)
         _clear(w_dot[begin:], nodes - begin)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = 1.0
         _tangents_outside(
-            theta, direction, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot,
-            flows, out,
+            theta, direction, goal, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores,
+            scores_dot, flows, out,
         )  # fmt: skip
 
 
 @jit
-def _tangents(theta, direction, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind):
+def _tangents(
+    theta, direction, goal, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind
+):
     _prepare(v, scores, graph)
     _prepare(v_dot, scores_dot, graph)
     links = _links(graph)
     for block in range(len(graph.node_offset) - 1):
         start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start < stop:
-            _gather_parts(theta, first, graph, block, scores)
-            _gather_parts(direction, first, graph, block, scores_dot)
+            _gather_parts(theta, goal, first, graph, block, scores)
+            _gather_parts(direction, goal, first, graph, block, scores_dot)
         for i in range(start, stop):
             _value(
                 i, i, links, alpha, address(v), address(top), address(t), address(scores), address(x),
@@ -328,15 +352,16 @@ def _tangent(i, links, alpha, x, top, t, v_dot, m, scores_dot):
 
 @jit
 def _tangents_outside(
-    theta, direction, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot, flows, out
-):
+    theta, direction, goal, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot, flows,
+    out,
+):  # fmt: skip
     links = _links(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
         start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start >= stop:
             continue
-        _gather_parts(theta, first, graph, block, scores)
-        _gather_parts(direction, first, graph, block, scores_dot)
+        _gather_parts(theta, goal, first, graph, block, scores)
+        _gather_parts(direction, goal, first, graph, block, scores_dot)
         _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
         for i in range(stop - 1, start - 1, -1):
             peak, threshold, middle = row(address(top), i), row(address(t), i), row(address(m), i)
@@ -344,7 +369,7 @@ def _tangents_outside(
                 i, links, alpha, address(v), address(v_dot), peak, threshold, middle, address(w), address(w_dot),
                 address(scores), address(scores_dot), address(flows),
             )  # fmt: skip
-        _scatter_parts(flows, first, graph, block, out)
+        _scatter_parts(flows, goal, first, graph, block, out)
 
 
 @jit
