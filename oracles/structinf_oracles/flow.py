@@ -121,15 +121,6 @@ class Flow(Restrictable, Enumerable):
     )
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True
-    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "GibbsOracle": "counting the integer flows of a network is #P-complete, even in bipartite graphs "
-            "(Dyer, Kannan & Mount 1997); dag_path sums over paths",
-            "Samplable": "exact sampling is as hard as counting integer flows, which is #P-complete",
-            "Smoothable": "the network simplex method is not a dynamic program (a recursion of maxima); use dag_path",
-        }
-    )
-
     graph: Any
     supplies: Any = field(default=None, kw_only=True)
     capacities: Any = field(default=None, kw_only=True)
@@ -154,8 +145,13 @@ class Flow(Restrictable, Enumerable):
             self._check_order(
                 tables["lower"], tables["capacities"], "edge {1} of graph {0}" if self._is_batch else "edge {1}"
             )
-        if self.supplies is not None and self._network_of(self._tables_of_options).fractional.any():
-            object.__setattr__(self, "unsupported", {**self.unsupported, "KBest": _NO_RANKING})
+
+    @property
+    def unsupported(self) -> Mapping[str, str]:  # type: ignore[override]
+        if self.supplies is None and "supplies" not in self.bound:
+            return _UNSUPPORTED
+        fractional = self._where_fractional()
+        return _UNSUPPORTED if fractional is None else {**_UNSUPPORTED, "KBest": _NO_RANKING.format(fractional)}
 
     @classmethod
     def reads_as_option(cls, name: str, value: Any) -> bool:
@@ -301,10 +297,16 @@ class Flow(Restrictable, Enumerable):
         return tuple(t.expand(rows, *t.shape[1:]) for t in tensors)
 
     def _check_integral(self, what: str) -> None:
-        fractional = np.flatnonzero(self._network.fractional)
-        if len(fractional):
-            where = f" at {list_instances(fractional.tolist())}" if self.bound else ""
-            raise UnsupportedError(f"flow has no {what}: the supplies or bounds{where} are fractional")
+        fractional = self._where_fractional()
+        if fractional is not None:
+            raise UnsupportedError(f"flow has no {what}: the supplies or bounds{fractional} are fractional")
+
+    def _where_fractional(self) -> str | None:
+        """Return the place of fractional amounts, for messages; None if all amounts are integers."""
+        fractional = np.flatnonzero(self._network.fractional).tolist()
+        if not fractional:
+            return None
+        return f" at {list_instances(fractional)}" if self.bound else ""
 
     # -- flows -----------------------------------------------------------------------------------
 
@@ -392,4 +394,13 @@ class Flow(Restrictable, Enumerable):
         return torch.from_numpy(self._network.all())
 
 
-_NO_RANKING = "the k best flows need integer supplies and bounds; multiply all amounts by a common denominator"
+_UNSUPPORTED: Mapping[str, str] = MappingProxyType(
+    {
+        "GibbsOracle": "counting the integer flows of a network is #P-complete, even in bipartite graphs "
+        "(Dyer, Kannan & Mount 1997); dag_path sums over paths",
+        "Samplable": "exact sampling is as hard as counting integer flows, which is #P-complete",
+        "Smoothable": "the network simplex method is not a dynamic program (a recursion of maxima); use dag_path",
+    }
+)
+
+_NO_RANKING = "the k best flows need integer supplies and bounds{}; multiply all amounts by a common denominator"

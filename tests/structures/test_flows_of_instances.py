@@ -171,6 +171,18 @@ def test_large_capacities_round_no_small_amounts() -> None:
     assert si.topk(theta[:1], "flow", 2, graph=edges, supplies=[2, 0, -2], capacities=[1e300, 5, 1, 1]).valid.all()
 
 
+def test_integer_data_of_a_call_rank_flows_of_fractional_options() -> None:
+    oracle = si.get_oracle("flow", graph=EDGES, supplies=[0.5, 0, 0, -0.5], capacities=2)
+    with pytest.raises(UnsupportedError, match="the k best flows need integer supplies"):
+        si.topk(scores(), oracle, 2)
+    with pytest.raises(UnsupportedError, match="integer supplies and bounds at batch index 1; multiply"):
+        si.topk(scores()[:2], oracle, 2, supplies=SUPPLIES[:2] * torch.tensor([[1.0], [0.5]]))
+    ranked = si.topk(scores(), oracle, 2, supplies=SUPPLIES)
+    assert torch.equal(
+        ranked.structures, si.topk(scores(), "flow", 2, graph=EDGES, supplies=SUPPLIES, capacities=2).structures
+    )
+
+
 # ----------------------------------------------------------------------------- gradients, labels and k best
 
 
@@ -211,7 +223,7 @@ def test_labels_and_best_flows() -> None:
         lambda: si.encode(y.long(), theta, "flow", graph=EDGES, **FRACTIONS),
         lambda: si.decode(y, "flow", graph=EDGES, **FRACTIONS),
     ):
-        with pytest.raises(UnsupportedError, match="at batch index 0 and also 1, 2 are fractional"):
+        with pytest.raises(UnsupportedError, match="integer supplies and bounds at batch index 0 and also 1, 2;"):
             call()
     with pytest.raises(UnsupportedError, match="integer supplies and bounds"):
         si.topk(theta[0], "flow", 2, graph=EDGES, supplies=[0.5, 0, 0, -0.5])
@@ -271,7 +283,7 @@ def test_infeasible_and_unbounded_instances_are_named() -> None:
     ("data", "message"),
     [
         ({}, "flow needs supplies, as an option or with the scores"),
-        ({"supplies": SUPPLIES + 1}, "supplies must sum to 0, got .* at batch index 0"),
+        ({"supplies": SUPPLIES + 1}, "supplies must sum to 0, got 4 at batch index 0; balance the nodes"),
         ({"supplies": SUPPLIES[:, :3]}, r"supplies must have shape \(..., 4\)"),
         ({"supplies": SUPPLIES.double() * math.nan}, "supplies must be numbers, finite"),
         ({"supplies": SUPPLIES[:3]}, "supplies must have the batch shape"),
