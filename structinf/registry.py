@@ -245,7 +245,7 @@ def did_you_mean(word: str, known: list[str], search_terms: Mapping[str, list[st
     search terms of a close spelling.
     """
     wanted = _normalize(word)
-    names: Iterable[str] = search_terms.get(wanted) or difflib.get_close_matches(wanted, known)
+    names: Iterable[str] = search_terms.get(wanted) or difflib.get_close_matches(wanted, dict.fromkeys(known))
     if not names:
         close = difflib.get_close_matches(wanted, search_terms, cutoff=0.8)
         names = dict.fromkeys(name for term in close for name in search_terms[term])

@@ -211,25 +211,26 @@ def _split_options(
                 f"get_oracle({oracle!r}, ...) or get_{registry.kind}({item!r}, ...) and pass the object"
             )
         if not owners:
-            raise TypeError(_unknown_option(key, oracle, item, options, known))
+            owners = list(zip((oracle, item), known, strict=True))
+            raise TypeError(_unknown_option(key, owners, _instance_names(oracle, options)))
         shares[owners[0]][key] = value
     return shares
 
 
-def _unknown_option(
-    key: str, oracle: str | Oracle, item: str | Serves, options: Mapping[str, Any], known: list[list[str]]
-) -> str:
-    """Return the message for a keyword that neither of the two takes."""
-    data = _instance_names(oracle, options)
+def _unknown_option(key: str, owners: list[tuple[Any, list[str]]], data: list[str]) -> str:
+    """Return the message for a keyword of a call, given the names or objects of the call with their options.
+
+    ``data`` holds the names of instance data.
+    """
     if key in data:
         return f"{key!r} is instance data, not an option; pass it with the scores: layer(theta, {key}=...)"
     takes = [
         f"{one} has {', '.join(names) or 'none'}"
         if isinstance(one, str)
         else f"the object {one!r} takes options in its constructor"
-        for one, names in zip((oracle, item), known, strict=True)
+        for one, names in owners
     ]
-    hint = did_you_mean(key, [*known[0], *known[1], *data]) or mask_hint(key, data)
+    hint = did_you_mean(key, [*(name for _, names in owners for name in names), *data]) or mask_hint(key, data)
     return f"there is no option {key!r} ({'; '.join(takes)}; instance data: {', '.join(data) or 'none'}){hint}"
 
 
@@ -323,5 +324,8 @@ def prepare_oracle(
     """Build the problem for an oracle by name or as an object; ``options`` are its options and instance data."""
     names = _instance_data(oracle, options)
     known = ORACLES.options(oracle) if isinstance(oracle, str) else []
+    for key in options:
+        if key not in known and key not in names:
+            raise TypeError(_unknown_option(key, [(oracle, known)], _instance_names(oracle, options)))
     found = ORACLES.get(oracle, **{key: options.pop(key) for key in list(options) if key in known and key not in names})
     return Problem.build(theta, found, options, on_infeasible)

@@ -191,3 +191,23 @@ def test_a_capacity_beyond_64_bits():
 def test_the_node_of_an_option_may_be_a_tensor_of_one_number():
     oracle = si.get_oracle("dag_path", graph=EDGES, source=torch.tensor(0), target=torch.tensor(2))
     assert si.relax(torch.tensor([0.0, 0.0, 1.0]), oracle, "map").tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: si.topk(torch.zeros(3, 3), "spanning_tree", 2, edge=[(0, 1)]),
+            r"there is no option 'edge' \(spanning_tree has edges; instance data: lengths, graph_index\); did you mean "
+            "'edges'",
+        ),
+        (lambda: si.log_partition(torch.zeros(3), "subset", kk=2), "did you mean 'k'\\?"),
+        (
+            lambda: si.sample(torch.zeros(3), si.get_oracle("subset", k=1), 2, length=2),
+            r"the object Subset\(.*did you mean 'lengths'",
+        ),
+    ],
+)
+def test_queries_suggest_options(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()

@@ -26,6 +26,8 @@ PRECISION = 2.0**-52
 _LARGEST_FLOAT = 2.0**1000
 """The largest fractional amount: sums of as many as there are edges do not overflow."""
 
+_BALANCE = "balance the nodes of positive supply, where flow begins, and of negative supply, where flow ends"
+
 _Amounts = int | float
 
 
@@ -81,10 +83,7 @@ def supplies_by_node(supplies: Any, graph: Graph) -> tuple[tuple[Any, _Amounts],
     amounts = _checked("supplies", supplies.values(), -math.inf)
     allowed = 0.0 if all(isinstance(a, int) for a in amounts) else 64 * PRECISION * math.fsum(map(abs, amounts))
     if abs(math.fsum(amounts)) > allowed:
-        raise InvalidInputError(
-            f"supplies must sum to 0, got {math.fsum(amounts):g}; balance the nodes of positive supply, where flow "
-            "begins, and of negative supply, where flow ends"
-        )
+        raise InvalidInputError(f"supplies must sum to 0, got {math.fsum(amounts):g}; {_BALANCE}")
     named = {graph.number(node, "supplies"): amount for node, amount in zip(supplies, amounts, strict=True) if amount}
     return tuple((graph.nodes[i], named[i]) for i in sorted(named))
 
@@ -149,7 +148,12 @@ def check_supplies(supplies: Tensor, graph: Graph | GraphBatch, nodes_in_use: np
     amounts = supplies.double().cpu()
     sums, sizes = amounts.sum(1), amounts.abs().sum(1)
     allowed = 64 * precision_of(supplies) * sizes if supplies.is_floating_point() else torch.zeros_like(sizes)
-    _reject("supplies", supplies, sums.abs() > allowed, "must sum to 0")
+    wrong = sums.abs() > allowed
+    if bool(wrong.any()):
+        index = int(wrong.nonzero()[0, 0])
+        raise InvalidInputError(
+            f"supplies must sum to 0, got {float(sums[index]):g} at batch index {index}; {_BALANCE}"
+        )
     if nodes_in_use is not None:
         outside = torch.arange(nodes, device="cpu") >= torch.from_numpy(nodes_in_use).unsqueeze(1)
         _reject("supplies", supplies, (outside & (amounts != 0)).any(1), "must be 0 beyond the nodes of the graph")
