@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..kernels.logsumexp import logsumexp
 from ..linear_constraints import LinearConstraints, LinearlyConstrained
-from ..oracle import Enumerable, GibbsOracle, Oracle
+from ..oracle import Enumerable, GibbsOracle, Oracle, Projectable
 from ..registry import ORACLES
 from ..shapes import Float
 from ..validation import check_enumerable, check_feasible
@@ -22,7 +22,7 @@ __all__ = ["LOGIC_FACTORS", "AtLeastOne", "LogicFactor", "OrWithOutput", "Table"
 
 
 @dataclass(frozen=True)
-class AtLeastOne(GibbsOracle, Enumerable, LinearlyConstrained):
+class AtLeastOne(GibbsOracle, Projectable, Enumerable, LinearlyConstrained):
     """Vectors of d bits with at least one 1: the factor ``or``. Scores and structures have shape (..., d)."""
 
     name: ClassVar[str] = "or"
@@ -40,6 +40,15 @@ class AtLeastOne(GibbsOracle, Enumerable, LinearlyConstrained):
         check_feasible(theta.detach().amax(1) > -torch.inf, "structure of or")
         return _log_sum_of_some(theta)
 
+    def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
+        """Return the projection onto 0 ≤ μ ≤ 1 with Σ μ ≥ 1: the clipped scores, or the sparsemax if their sum is less.
+
+        A. Martins, M. Figueiredo, P. Aguiar, N. Smith & E. Xing, AD3, JMLR 16, 2015, §5.1.
+        """
+        check_feasible(theta.detach().amax(1) > -torch.inf, "structure of or")
+        clipped = theta.clamp(0, 1)
+        return torch.where(clipped.sum(1, keepdim=True) < 1, _project_onto_simplex(theta), clipped)
+
     def enumerate(self, event_shape: Any) -> Tensor:
         return _all_bits(event_shape[0])[1:]
 
@@ -49,7 +58,7 @@ class AtLeastOne(GibbsOracle, Enumerable, LinearlyConstrained):
 
 
 @dataclass(frozen=True)
-class OrWithOutput(GibbsOracle, Enumerable, LinearlyConstrained):
+class OrWithOutput(GibbsOracle, Projectable, Enumerable, LinearlyConstrained):
     """Vectors of d bits whose last bit is the disjunction of the others: the factor ``or_out``.
 
     Scores and structures have shape (..., d), with d at least 2.
@@ -78,6 +87,39 @@ class OrWithOutput(GibbsOracle, Enumerable, LinearlyConstrained):
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
         some = _log_sum_of_some(theta[:, :-1]) + theta[:, -1]
         return logsumexp(torch.stack([torch.zeros_like(some), some], 1), 1)
+
+    def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
+        """Return the projection onto x ≤ z ≤ min(1, Σ x) with x ≥ 0, for inputs x and the output z.
+
+        It is the projection onto 0 ≤ x ≤ z ≤ 1, unless it has z > Σ x. Else z = Σ x, with Σ x = 1 or less than 1. The
+        last two projections are clip(a − τ, 0) for the input scores a. A. Martins, M. Figueiredo, P. Aguiar, N. Smith &
+        E. Xing, AD3, JMLR 16, 2015, §5.1.
+        """
+        inputs, output = theta[:, :-1], theta[:, -1:]
+        finite, b = (t.masked_fill(t.isneginf(), 0.0) for t in (inputs, output))
+        order = inputs.detach().sort(1, descending=True)
+        place = order.indices.argsort(1)
+        count = torch.arange(1, inputs.shape[1] + 1, device=theta.device).to(theta)
+        total = order.values.cumsum(1)
+
+        # Onto x ≤ z: if k inputs are above z, then z is (b + their sum) / (1 + k).
+        k = (order.values > (output.detach() + total) / (1 + count)).sum(1, keepdim=True)
+        top = (b + torch.where(place < k, finite, 0.0).sum(1, keepdim=True)) / (1 + k)
+        top = torch.where(output.isneginf(), 0.0, top).clamp(0, 1)
+        below = torch.minimum(inputs.clamp(min=0), top)
+
+        # Onto z = Σ x: if k inputs are above τ, then τ is (their sum − b) / (1 + k).
+        k = (order.values > (total - b.detach()) / (1 + count)).sum(1, keepdim=True)
+        tau = (torch.where(place < k, finite, 0.0).sum(1, keepdim=True) - b) / (1 + k)
+        free = (inputs - tau).clamp(min=0)
+        exceeds = free.sum(1, keepdim=True) > 1
+        one = _project_onto_simplex(torch.where(exceeds, inputs, 0.0))
+        sums_to_output = torch.where(exceeds, one, free)
+
+        is_below = below.sum(1, keepdim=True) >= top
+        x = torch.where(is_below, below, sums_to_output)
+        z = torch.where(is_below, top, torch.where(exceeds, 1.0, free.sum(1, keepdim=True)))
+        return torch.cat([x, z], 1)
 
     def enumerate(self, event_shape: Any) -> Tensor:
         bits = _all_bits(event_shape[0] - 1)
@@ -165,6 +207,11 @@ def _log_sum_of_some(theta: Tensor) -> Float[Tensor, " batch"]:
     softplus = -torch.nn.functional.logsigmoid(-theta)
     following = torch.nn.functional.pad(softplus[:, 1:], (0, 1)).flip(1).cumsum(1).flip(1)
     return logsumexp(theta + following, 1)
+
+
+def _project_onto_simplex(theta: Tensor) -> Float[Tensor, "batch d"]:
+    """Return the projection of each row of scores onto the simplex, for rows with a score above −inf."""
+    return cast(Projectable, _subset(theta.shape[1])).project(theta)  # type: ignore[return-value]
 
 
 def _all_bits(d: int) -> Float[Tensor, "structures d"]:

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import gradcheck
 
 import structinf as si
+from structinf.errors import InfeasibleError
+from structinf.factor_graphs.logic import AtLeastOne, OrWithOutput
+from structinf.solvers.active_set import active_set
 from structinf.testing import check_relaxation
 
 DOUBLE = torch.float64
@@ -415,3 +419,28 @@ def test_counts_of_transitions_are_penalised():
         torch.testing.assert_close(found.value, expected.value)
         for a, b in zip(found.mean, expected.mean, strict=True):
             torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("oracle", [AtLeastOne(), OrWithOutput()], ids=["or", "or_out"])
+def test_projections_of_disjunctions(oracle: AtLeastOne | OrWithOutput) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for d, scale in itertools.product((2, 3, 6), (0.3, 1.0, 1000.0)):
+        theta = scale * torch.randn(80, d, dtype=torch.float64, generator=generator)
+        theta += scale * torch.randn(80, 1, dtype=torch.float64, generator=generator)
+        theta[::7, 0] = -torch.inf
+        theta[2::9] = theta[2::9].round()
+        if isinstance(oracle, OrWithOutput):
+            theta[3::11, -1] = -torch.inf
+            theta[5::20, :-1] = -torch.inf
+        exact = active_set(oracle, theta, readout=False, max_iter=1000)
+        torch.testing.assert_close(oracle.project(theta), exact.mean, atol=1e-9 * max(scale, 1), rtol=0)
+        torch.testing.assert_close(oracle.project(theta.float()).double(), exact.mean, atol=2e-4, rtol=0)
+    theta = torch.randn(12, 5, dtype=torch.float64, generator=generator).requires_grad_()
+    assert gradcheck(oracle.project, theta)
+    forbidden = theta.detach().masked_fill(torch.eye(12, 5, dtype=torch.bool), -torch.inf).requires_grad_()
+    (gradient,) = torch.autograd.grad(oracle.project(forbidden).square().sum(), forbidden)
+    assert gradient.isfinite().all()
+    assert (gradient[forbidden.isneginf()] == 0).all()
+    assert oracle.project(theta[:0]).shape == (0, 5)
+    with pytest.raises(InfeasibleError, match="structure of or"):
+        AtLeastOne().project(torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]]))
