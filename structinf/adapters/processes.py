@@ -41,7 +41,9 @@ from .wrapper import Wrapper
 
 __all__ = ["Parallel", "parallel"]
 
-_CHUNKS_PER_WORKER = 4
+_CHUNKS_PER_WORKER = 2
+"""A chunk is the share 1 / (2 · workers) of the unsent instances, so that the last chunks are small and all processes
+finish at about the same time (guided self-scheduling; Polychronopoulos & Kuck 1987)."""
 _LOCAL_BACKENDS = ("loky", "multiprocessing", "threading")
 _LEAST_CHUNK_SECONDS = 0.01
 """Chunks of less work than this take longer to send than to solve."""
@@ -58,7 +60,7 @@ def parallel(
 ) -> Parallel:
     """Return an oracle that solves the instances of a batch in several processes, by joblib.
 
-    A batch is split into chunks by the measured time of an instance, about 4 chunks for each process. A batch of less
+    A batch is split into chunks of falling size, of at least 0.01 s by the measured time of an instance. A batch of less
     than 0.01 s stays in the calling process. Errors and warnings name the instances of the whole batch. If a process
     dies, for example out of memory, the unfinished instances are solved once more, one at a time. If a process dies
     again, WorkerError names the instance. Ctrl-C, errors and the time limit stop all processes.
@@ -177,12 +179,17 @@ class _Costs:
             self.seconds = each if math.isinf(self.seconds) else 0.5 * (self.seconds + each)
 
     def chunks(self, rows: Sequence[int], workers: int) -> list[list[int]]:
-        """Split ``rows`` into chunks of similar size."""
-        size = math.ceil(len(rows) / (workers * _CHUNKS_PER_WORKER))
+        """Split ``rows`` into chunks of falling size."""
+        least, most = 1, math.ceil(len(rows) / workers)
         if not math.isinf(self.seconds):
             least = math.ceil(_LEAST_CHUNK_SECONDS / max(self.seconds, 1e-9))
-            size = min(max(size, least), math.ceil(len(rows) / workers))
-        return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
+        chunks, start = [], 0
+        while start < len(rows):
+            share = math.ceil((len(rows) - start) / (workers * _CHUNKS_PER_WORKER))
+            end = start + min(max(share, least), most)
+            chunks.append(list(rows[start:end]))
+            start = end
+        return chunks
 
 
 class _Batch:

@@ -162,16 +162,17 @@ def test_warnings_and_errors_of_another_process_come_back(monkeypatch):
 
 def test_chunks_follow_the_measured_cost():
     costs = _Costs()
-    assert [len(c) for c in costs.chunks(range(32), 2)] == [4] * 8
+    assert [len(c) for c in costs.chunks(range(32), 2)] == [8, 6, 5, 4, 3, 2, 1, 1, 1, 1]
     costs.add(32.0, 32)
-    assert [len(c) for c in costs.chunks(range(10), 2)] == [2] * 5
+    assert [len(c) for c in costs.chunks(range(10), 2)] == [3, 2, 2, 1, 1, 1]
     fast = _Costs()
     fast.add(0.001, 1)
     # chunks of at least 0.01 s
     assert [len(c) for c in fast.chunks(range(32), 2)] == [10, 10, 10, 2]
     fast.add(0.003, 1)
     assert fast.seconds == pytest.approx(0.002)
-    assert sorted(b for c in fast.chunks(range(33), 2) for b in c) == list(range(33))
+    for workers in (1, 2, 5, 40):
+        assert [b for c in fast.chunks(range(33), workers) for b in c] == list(range(33))
     # cheap batches stay in this process, and single instances too
     oracle = si.parallel("categorical", workers=2, backend="no such backend")
     oracle._costs.seconds = 1e-6
