@@ -60,10 +60,10 @@ def parallel(
 ) -> Parallel:
     """Return an oracle that solves the instances of a batch in several processes, by joblib.
 
-    A batch is split into chunks of falling size, of at least 0.01 s by the measured time of an instance. A batch of less
-    than 0.01 s stays in the calling process. Errors and warnings name the instances of the whole batch. If a process
-    dies, for example out of memory, the unfinished instances are solved once more, one at a time. If a process dies
-    again, WorkerError names the instance. Ctrl-C, errors and the time limit stop all processes.
+    A batch is split into chunks of falling size, of at least 0.01 s by the measured time of an instance. A batch of
+    less than 0.01 s stays in the calling process. Errors and warnings name the instances of the whole batch. If a
+    process dies, for example out of memory, the unfinished instances are solved once more, one at a time. If a process
+    dies again, WorkerError names the instance. Ctrl-C, errors and the time limit stop all processes.
 
     Parameters
     ----------
