@@ -18,6 +18,9 @@ __all__ = ["PyomoModel", "from_pyomo"]
 _GAP_OPTIONS = {"highs": "mip_rel_gap", "gurobi": "MIPGap", "glpk": "mipgap", "cbc": "ratioGap", "scip": "limits/gap"}
 """The option of each solver for the relative gap, by a part of the solver's name."""
 
+_UNREAD = ("Arc", "Complementarity", "Disjunct", "Disjunction", "LogicalConstraint")
+"""Types of components that a transformation replaces by constraints, and that solvers leave out."""
+
 
 def from_pyomo(
     model: Any,
@@ -38,8 +41,8 @@ def from_pyomo(
     Parameters
     ----------
     model : pyomo.environ.ConcreteModel or callable
-        The model, or a function without arguments that returns the model and the variables. Only an oracle of a
-        function can be pickled, for example for :func:`structinf.parallel`.
+        The whole model, with its active blocks, or a function without arguments that returns the model and the
+        variables. Only an oracle of a function can be pickled, for example for :func:`structinf.parallel`.
     variables : Var, mapping, or nested sequence of variables
         The variables that θ scores, in the shape of θ. An indexed Var has the shape (n,), in the order of its index.
         The model may have more variables.
@@ -65,7 +68,8 @@ def from_pyomo(
     ImportError
         If pyomo is not installed.
     InvalidInputError
-        If ``variables`` are not variables of the model, or the solver is not available.
+        If ``variables`` are not variables of the model, the solver is not available, the model is a block of another
+        model, or a component such as a Disjunction needs a transformation.
     InfeasibleError, UnboundedError, SolverLimitError
         In a call, with the batch index of the instance.
 
@@ -108,12 +112,24 @@ class PyomoModel(SolverModel):
 
     @classmethod
     def is_model(cls, value: Any) -> bool:
-        return isinstance(value, _pyomo().Block)
+        return isinstance(value, _pyomo().Block | import_package(PyomoModel, "pyomo.core.base.block").BlockData)
 
     def __init__(self, model: Any, variables: Any, solver: Any, solver_options: Mapping[str, Any]) -> None:
         pyo = _pyomo()
         if not model.is_constructed():
             raise InvalidInputError("model is abstract; call model.create_instance() first")
+        if model.parent_block() is not None:
+            raise InvalidInputError(
+                f"model is the block {model.name} of another model; pass the whole model, with variables of the block"
+            )
+        for component in model.component_objects(active=True):
+            kind = component.ctype.__name__
+            if kind in _UNREAD:
+                raise InvalidInputError(
+                    f"model: solvers leave out the {kind} {component.name}; replace it by constraints first, with a "
+                    'transformation of pyomo, for example pyo.TransformationFactory("gdp.bigm").apply_to(model) for '
+                    "disjunctions"
+                )
         array = as_variable_array(variables, lambda variable: _number(variable, model))
         self.shape = array.shape
         self._model = copy = model.clone()

@@ -377,6 +377,44 @@ def test_pyomo_variables():
         si.from_pyomo(pyo.AbstractModel(), [model.y])
 
 
+def test_pyomo_blocks():
+    pyo = pytest.importorskip("pyomo.environ")
+    pytest.importorskip("highspy")
+    model = pyo.ConcreteModel()
+    model.plant = pyo.Block(range(2))
+    for block in model.plant.values():
+        block.on = pyo.Var(domain=pyo.Binary)
+        block.made = pyo.Var(range(2), bounds=(0, 3), domain=pyo.Integers)
+        block.most = pyo.Constraint(expr=block.made[0] + block.made[1] <= 4 * block.on)
+        block.cost = pyo.Objective(expr=block.on)  # ignored
+    model.one = pyo.Constraint(expr=model.plant[0].on + model.plant[1].on <= 1)
+    theta = torch.tensor([[1.0, 2.0], [3.0, 1.0]])
+    oracle = si.from_pyomo(model, [block.made for block in model.plant.values()])
+    assert si.relax(theta, oracle, "map").tolist() == [[0, 0], [3, 1]]
+    assert all(block.cost.active for block in model.plant.values())
+    for block in (model.plant, model.plant[0]):
+        with pytest.raises(InvalidInputError, match=r"is the block plant.* of another model; pass the whole model"):
+            si.from_pyomo(block, model.plant[0].made)
+
+
+def test_pyomo_components_that_need_a_transformation():
+    pyo = pytest.importorskip("pyomo.environ")
+    gdp = pytest.importorskip("pyomo.gdp")
+    pytest.importorskip("highspy")
+    model = pyo.ConcreteModel()
+    model.inner = pyo.Block()
+    model.x = pyo.Var(range(2), bounds=(0, 4))
+    model.inner.either = gdp.Disjunction(expr=[[model.x[0] <= 1], [model.x[1] <= 1]])
+    with pytest.raises(InvalidInputError, match=r"leave out the Disjunction inner.either; replace it"):
+        si.from_pyomo(model, model.x)
+    pyo.TransformationFactory("gdp.bigm").apply_to(model)
+    assert si.relax(torch.tensor([3.0, 2.0]), si.from_pyomo(model, model.x), "map").tolist() == [4, 1]
+    model.b = pyo.BooleanVar(range(2))
+    model.xor = pyo.LogicalConstraint(expr=pyo.xor(model.b[0], model.b[1]))
+    with pytest.raises(InvalidInputError, match="leave out the LogicalConstraint xor"):
+        si.from_pyomo(model, model.x)
+
+
 @each_package
 def test_scores_of_zero_are_never_unbounded(package):
     rows, upper = np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([0.0, -1.0])
