@@ -36,6 +36,16 @@ from ..errors import (
 from ..oracle import Oracle
 from ..parts import AnyParts, Parts, as_tuple, batch_size, map_parts, pack
 from ..validation import check_flag, check_natural, check_positive
+from .cluster import (
+    LOCAL_BACKENDS,
+    LostChunkError,
+    TooFewWorkersError,
+    backend_context,
+    death_errors,
+    joblib_package,
+    report_lost_chunks,
+    wait_for_workers,
+)
 from .pooling import Pooled
 from .wrapper import Wrapper
 
@@ -44,7 +54,6 @@ __all__ = ["Parallel", "parallel"]
 _CHUNKS_PER_WORKER = 2
 """A chunk is the share 1 / (2 · workers) of the unsent instances, so that the last chunks are small and all processes
 finish at about the same time (guided self-scheduling; Polychronopoulos & Kuck 1987)."""
-_LOCAL_BACKENDS = ("loky", "multiprocessing", "threading")
 _LEAST_CHUNK_SECONDS = 0.01
 """Chunks of less work than this take longer to send than to solve."""
 
@@ -74,7 +83,7 @@ def parallel(
         The number of processes; by default, the number of CPU cores.
     backend : str or None
         A backend of joblib: "loky" (processes of this machine), "multiprocessing", "threading", or a registered name
-        such as "dask". None uses the backend of the surrounding ``joblib.parallel_config``.
+        such as "dask" or "ray". None uses the backend of the surrounding ``joblib.parallel_config``.
     time_limit : float, optional
         Seconds without a finished chunk, after which the call stops all processes and raises SolverLimitError. For an
         oracle with an option ``time_limit``, pass an object: ``parallel(get_oracle("tour", time_limit=5))``.
@@ -132,7 +141,7 @@ class Parallel(Wrapper):
                 "si.parallel would give each process its own pool; use si.pooled(si.parallel(oracle)), which solves "
                 "the exact calls in processes"
             )
-        joblib = _joblib()
+        joblib = joblib_package()
         if workers is not None:
             check_natural("workers", workers)
         if time_limit is not None:
@@ -216,20 +225,23 @@ class _Batch:
         chunks = costs.chunks(range(self.size), options.workers)
         try:
             for attempt in (1, 2):
-                _wait_for_workers(options.backend)
                 with tempfile.TemporaryDirectory(prefix="structinf-") as folder:
                     try:
+                        wait_for_workers(options.backend)
                         for result in self._results(chunks, options, folder, attempt == 2):
                             costs.add(result.seconds, len(result.rows))
                             self._store(result, failed)
                             self._show(start)
                         break
-                    except _deaths() as error:
+                    except death_errors() as error:
                         _kill_loky()
-                        suspects &= self._started(folder)
+                        if isinstance(error, LostChunkError):
+                            suspects = set(error.rows)
+                        else:
+                            suspects &= self._started(folder)
                         rest = [b for b in range(self.size) if b not in self.found]
                         if attempt == 2:
-                            few = isinstance(error, _TooFewWorkersError)
+                            few = isinstance(error, TooFewWorkersError)
                             raise self._worker_error(suspects or set(rest), options.backend, few) from error
                         chunks = [[b] for b in rest]
                     except (TimeoutError, concurrent.futures.TimeoutError, multiprocessing.TimeoutError) as error:
@@ -252,8 +264,8 @@ class _Batch:
         return self.found
 
     def _results(self, chunks: list[list[int]], options: Parallel, folder: str, is_retry: bool) -> Iterator[_Result]:
-        joblib = _joblib()
-        has_folder = options.backend in _LOCAL_BACKENDS
+        joblib = joblib_package()
+        has_folder = options.backend in LOCAL_BACKENDS
         pickled = {}
         if options.backend != "threading" and not self.oracle.bound:
             import cloudpickle
@@ -264,11 +276,12 @@ class _Batch:
         if has_folder:
             settings["backend"] = options.backend
             settings["max_nbytes"] = None  # no memory maps, whose files could be left behind
-        with _cluster(options.backend):
+        with backend_context(options.backend):
             try:
                 run = joblib.Parallel(return_as="generator_unordered", pre_dispatch="all", **settings)
             except (ValueError, NotImplementedError):  # of a backend without generators
                 run = joblib.Parallel(pre_dispatch="all", **settings)
+        report_lost_chunks(run)
         tasks, caller = [], (_process_name(), is_retry or not (has_folder or options.backend is None))
         for rows in chunks:
             index = torch.tensor(rows, device="cpu")
@@ -343,10 +356,6 @@ def _process_name() -> str:
     return f"{platform.node()}:{os.getpid()}"
 
 
-class _TooFewWorkersError(Exception):
-    """A cluster has no worker for an instance that a process has died of."""
-
-
 @functools.cache
 def _prepare_process(caller: str) -> None:
     """Set this process up for chunks of the process ``caller``."""
@@ -372,7 +381,7 @@ def _solve_chunk(
     process, only_elsewhere = caller
     if only_elsewhere and folder == "" and process == _process_name():
         # joblib calls the function in the calling process if the cluster has a single worker.
-        raise _TooFewWorkersError
+        raise TooFewWorkersError
     _prepare_process(process)
     marker = os.path.join(folder, "-".join(map(str, rows))) if folder and len(rows) < 20 else ""
     if marker:
@@ -420,42 +429,6 @@ def _as_picklable(error: Exception, oracle: Oracle) -> Exception:
 
 
 # ----------------------------------------------------------------------------- joblib
-
-
-def _joblib() -> Any:
-    try:
-        import cloudpickle  # noqa: F401
-        import joblib
-    except ImportError:
-        raise UnsupportedError("si.parallel needs joblib; install it by pip install 'structinf[parallel]'") from None
-    return joblib
-
-
-def _cluster(backend: str | None) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which joblib uses the ``backend``: only parallel_config registers "dask" and "ray"."""
-    if backend is None or backend in _LOCAL_BACKENDS:
-        return contextlib.nullcontext()
-    return _joblib().parallel_config(backend=backend)
-
-
-def _wait_for_workers(backend: str | None) -> None:
-    """Wait up to 20 s until a cluster has several workers: with one, joblib would solve in the calling process."""
-    if backend in _LOCAL_BACKENDS:
-        return
-    for _ in range(200):
-        with _cluster(backend):
-            if _joblib().effective_n_jobs(-1) > 1:
-                return
-        time.sleep(0.1)
-
-
-def _deaths() -> tuple[type[BaseException], ...]:
-    """Return the errors of joblib's backends for a process that has died."""
-    kinds: list[type[BaseException]] = [concurrent.futures.BrokenExecutor, _TooFewWorkersError]
-    distributed = sys.modules.get("distributed")
-    if distributed is not None:
-        kinds.append(distributed.KilledWorker)
-    return tuple(kinds)
 
 
 def _kill_loky() -> None:

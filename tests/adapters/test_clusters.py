@@ -1,0 +1,154 @@
+"""Oracles on the workers of dask and of ray, through the backends of joblib: results, killed workers, no leftovers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import structinf as si
+from structinf import UnsupportedError, WorkerError
+from structinf.adapters import cluster
+
+pytest.importorskip("joblib")
+
+
+@contextlib.contextmanager
+def dask():
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    with distributed.LocalCluster(**options) as own, distributed.Client(own):
+        yield
+
+
+@contextlib.contextmanager
+def ray():
+    package: Any = pytest.importorskip("ray")
+    package.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield
+    finally:
+        package.shutdown()
+
+
+CLUSTERS = {"dask": dask, "ray": ray}
+each_cluster = pytest.mark.parametrize("name", CLUSTERS)
+
+
+def choice(effect=None):
+    """The best of d choices; a score above 50 has the ``effect``. A nested function is sent to other processes."""
+
+    def best(theta):
+        time.sleep(0.01)
+        if theta[0] > 50:
+            effect()
+        y = np.zeros_like(theta)
+        y[theta.argmax()] = 1
+        return y
+
+    return si.oracle_from_function(best, 1)
+
+
+def processes():
+    """The processes of this machine whose command is one of dask or ray, or of a child of this process."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (folder / "cmdline").read_text()
+            state = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            is_own = int(state[1]) == os.getpid() and state[0] != "Z"
+            if (is_own and "resource_tracker" not in command) or "raylet" in command or "gcs_server" in command:
+                found.add(int(folder.name))
+    return found
+
+
+def scores():
+    theta = torch.rand(12, 4, generator=torch.Generator().manual_seed(0))
+    theta[5, 0] = 99.0
+    return theta
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore")  # of the clusters, about killed workers
+@each_cluster
+def test_workers_that_die(name, tmp_path):
+    before, theta, flag = processes(), scores(), str(tmp_path / "died")
+    expected = si.relax(theta, "categorical", "map")
+
+    # nested, since ray's workers cannot import this file
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_once():
+        if not os.path.exists(flag):
+            open(flag, "w").close()
+            die()
+
+    with CLUSTERS[name]():
+        oracle = si.parallel(choice(lambda: None), workers=2, backend=name)
+        assert torch.equal(si.relax(theta, oracle, "map"), expected)
+        # The batch has all structures after one death.
+        oracle = si.parallel(choice(die_once), workers=2, backend=name)
+        assert torch.equal(si.relax(theta, oracle, "map"), expected)
+        assert os.path.exists(flag)
+        oracle = si.parallel(choice(die), workers=2, backend=name)
+        with pytest.raises(WorkerError, match="a process died twice while it solved the instance") as error:
+            si.relax(theta, oracle, "map")
+        assert 5 in error.value.batch_indices
+    for _ in range(200):
+        if processes() <= before:
+            break
+        time.sleep(0.1)
+    assert processes() <= before
+
+
+def test_a_cluster_without_workers(monkeypatch):
+    joblib = pytest.importorskip("joblib")
+    monkeypatch.setattr(cluster, "_WAITING_SECONDS", 0.05)
+    monkeypatch.setattr(cluster, "backend_context", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(joblib, "effective_n_jobs", lambda _: 1)
+    oracle = si.parallel(choice(lambda: None), workers=2, backend="dask")
+    with pytest.raises(WorkerError, match=r'the backend "dask" has too few workers .* needs at least two'):
+        si.relax(scores(), oracle, "map")
+
+
+def test_a_lost_chunk_is_reported():
+    """The backend of joblib leaves the error of a lost chunk in a future, and calls nobody."""
+    from concurrent.futures import Future
+
+    reported = []
+
+    class DaskDistributedBackend:
+        def submit(self, function, callback):
+            self.future = Future()
+            return self.future
+
+    class Parallel:
+        _backend = DaskDistributedBackend()
+
+    class Function:
+        items = ((None, ([3, 4], None), {}),)
+
+    cluster.report_lost_chunks(Parallel)
+    for error in (cluster.TooFewWorkersError(), ValueError("no licence")):
+        Parallel._backend.submit(Function(), reported.append)
+        Parallel._backend.future.set_exception(error)
+    assert isinstance(reported[0], cluster.LostChunkError)
+    assert reported[0].rows == [3, 4]
+    assert isinstance(reported[1], ValueError)
+    Parallel._backend.submit(Function(), reported.append)
+    Parallel._backend.future.set_result(1)
+    assert len(reported) == 2
+
+
+def test_ray_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray.util.joblib", None)
+    with pytest.raises(UnsupportedError, match='backend="ray" needs ray; run pip install ray'):
+        cluster.backend_context("ray")
