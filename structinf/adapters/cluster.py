@@ -18,7 +18,8 @@ __all__ = [
     "backend_context",
     "death_errors",
     "joblib_package",
-    "report_lost_chunks",
+    "least_workers",
+    "prepare_dask",
     "wait_for_workers",
 ]
 
@@ -28,7 +29,7 @@ _WAITING_SECONDS = 30.0
 
 
 class TooFewWorkersError(Exception):
-    """A cluster has fewer than two workers."""
+    """A cluster has fewer workers than :func:`least_workers`."""
 
 
 class LostChunkError(Exception):
@@ -67,13 +68,21 @@ def backend_context(backend: str | None) -> contextlib.AbstractContextManager[An
     return joblib_package().parallel_config(backend=backend)
 
 
+def least_workers(backend: str | None) -> int:
+    """Return the number of workers that a cluster needs: with one, joblib would solve in the calling process.
+
+    :func:`prepare_dask` keeps joblib from doing so for dask.
+    """
+    return 1 if backend == "dask" else 2
+
+
 def wait_for_workers(backend: str | None) -> None:
-    """Wait until a cluster has several workers: with one, joblib would solve in the calling process.
+    """Wait until a cluster has enough workers.
 
     Raises
     ------
     TooFewWorkersError
-        If a named cluster has no two workers after 30 s.
+        If a named cluster has too few workers after 30 s.
     """
     if backend in LOCAL_BACKENDS:
         return
@@ -81,7 +90,7 @@ def wait_for_workers(backend: str | None) -> None:
     while time.monotonic() < end:
         # joblib raises TimeoutError after 10 s without any worker.
         with backend_context(backend), contextlib.suppress(TimeoutError):
-            if joblib_package().effective_n_jobs(-1) > 1:
+            if joblib_package().effective_n_jobs(-1) >= least_workers(backend):
                 return
         time.sleep(0.1)
     if backend is not None:
@@ -97,15 +106,19 @@ def death_errors() -> tuple[type[BaseException], ...]:
     return tuple(kinds)
 
 
-def report_lost_chunks(parallel: Any) -> None:
-    """Let an object ``joblib.Parallel`` end with LostChunkError when dask gives up a chunk.
+def prepare_dask(parallel: Any) -> None:
+    """Change the backend of an object ``joblib.Parallel`` in two ways, if the backend is dask.
 
-    The backend of joblib 1.6 stores the error of dask in a future that nobody reads, and waits without end.
+    - The call ends with LostChunkError when dask gives up a chunk. The backend of joblib 1.6 stores the error in a
+      future that nobody reads, and waits without end.
+    - A cluster with a single worker, for example while another one starts again, solves all chunks. joblib would solve
+      them in the calling process.
     """
     backend = getattr(parallel, "_backend", None)
     if type(backend).__name__ != "DaskDistributedBackend":
         return
-    submit: Any = getattr(backend, "submit")  # noqa: B009  the backends have no common type
+    own: Any = backend
+    submit, client = own.submit, own.client
 
     def submit_and_report(function: Any, callback: Any) -> Any:
         def report(done: Any) -> None:
@@ -120,4 +133,5 @@ def report_lost_chunks(parallel: Any) -> None:
         future.add_done_callback(report)
         return future
 
-    setattr(backend, "submit", submit_and_report)  # noqa: B010
+    own.submit = submit_and_report
+    own.effective_n_jobs = lambda n_jobs: max(2, sum(client.ncores().values()))

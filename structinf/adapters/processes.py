@@ -43,7 +43,8 @@ from .cluster import (
     backend_context,
     death_errors,
     joblib_package,
-    report_lost_chunks,
+    least_workers,
+    prepare_dask,
     wait_for_workers,
 )
 from .pooling import Pooled
@@ -222,7 +223,7 @@ class _Batch:
     def solve(self, options: Parallel, costs: _Costs) -> dict[int, tuple[Tensor, ...]]:
         """Return the structure of each instance."""
         start, failed, suspects = time.monotonic(), [], set(range(self.size))
-        chunks = costs.chunks(range(self.size), options.workers)
+        chunks, died = costs.chunks(range(self.size), options.workers), False
         try:
             for attempt in (1, 2):
                 with tempfile.TemporaryDirectory(prefix="structinf-") as folder:
@@ -235,14 +236,15 @@ class _Batch:
                         break
                     except death_errors() as error:
                         _kill_loky()
+                        few = isinstance(error, TooFewWorkersError)
                         if isinstance(error, LostChunkError):
                             suspects = set(error.rows)
-                        else:
+                        elif not few:
                             suspects &= self._started(folder)
                         rest = [b for b in range(self.size) if b not in self.found]
                         if attempt == 2:
-                            few = isinstance(error, TooFewWorkersError)
-                            raise self._worker_error(suspects or set(rest), options.backend, few) from error
+                            raise self._worker_error(suspects or set(rest), options.backend, few, died) from error
+                        died = not few
                         chunks = [[b] for b in rest]
                     except (TimeoutError, concurrent.futures.TimeoutError, multiprocessing.TimeoutError) as error:
                         rest = [b for b in range(self.size) if b not in self.found]
@@ -281,7 +283,7 @@ class _Batch:
                 run = joblib.Parallel(return_as="generator_unordered", pre_dispatch="all", **settings)
             except (ValueError, NotImplementedError):  # of a backend without generators
                 run = joblib.Parallel(pre_dispatch="all", **settings)
-        report_lost_chunks(run)
+        prepare_dask(run)
         tasks, caller = [], (_process_name(), is_retry or not (has_folder or options.backend is None))
         for rows in chunks:
             index = torch.tensor(rows, device="cpu")
@@ -317,20 +319,17 @@ class _Batch:
         started = {int(b) for name in os.listdir(folder) for b in name.split("-")}
         return (started or set(range(self.size))) - set(self.found)
 
-    def _worker_error(self, suspects: set[int], backend: str | None, few: bool) -> WorkerError:
+    def _worker_error(self, suspects: set[int], backend: str | None, few: bool, died: bool) -> WorkerError:
         rows = sorted(suspects)
-        if few:
-            return WorkerError(
-                f'the backend "{backend}" has too few workers for the rest of the batch; it needs at least two, since '
-                "joblib solves in the calling process with one",
-                rows[0],
-                rows,
-            )
+        missing = f'the backend "{backend}" has fewer than {least_workers(backend)} workers'
+        if few and not died:
+            return WorkerError(f"{missing}; start workers, or wait for the cluster, and call again", rows[0], rows)
         return WorkerError(
-            "a process died twice while it solved the instance"
-            + ("s" if len(rows) > 1 else "")
-            + ", for example because it ran out of memory or crashed in a native library; solve the instance alone in "
-            "the main process to see why",
+            ("a process died" if few else "a process died twice")
+            + f" while it solved the instance{'s' if len(rows) > 1 else ''}"
+            + (f", and now {missing}" if few else "")
+            + "; it may have run out of memory, or crashed in a native library; solve the instance alone in the main "
+            "process to see why",
             rows[0],
             rows,
         )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
+import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import torch
 import structinf as si
 from structinf import UnsupportedError, WorkerError
 from structinf.adapters import cluster
+from structinf.adapters import processes as parallel_processes
 
 pytest.importorskip("joblib")
 
@@ -30,7 +34,8 @@ def dask():
 
 @contextlib.contextmanager
 def ray():
-    package: Any = pytest.importorskip("ray")
+    pytest.importorskip("ray")
+    package: Any = importlib.import_module("ray")
     package.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         yield
@@ -99,7 +104,8 @@ def test_workers_that_die(name, tmp_path):
         assert torch.equal(si.relax(theta, oracle, "map"), expected)
         assert os.path.exists(flag)
         oracle = si.parallel(choice(die), workers=2, backend=name)
-        with pytest.raises(WorkerError, match="a process died twice while it solved the instance") as error:
+        # dask gives up workers that die before they have reported their start, so that no worker may be left
+        with pytest.raises(WorkerError, match=r"a process died .*while it solved the instance") as error:
             si.relax(theta, oracle, "map")
         assert 5 in error.value.batch_indices
     for _ in range(200):
@@ -113,19 +119,44 @@ def test_a_cluster_without_workers(monkeypatch):
     joblib = pytest.importorskip("joblib")
     monkeypatch.setattr(cluster, "_WAITING_SECONDS", 0.05)
     monkeypatch.setattr(cluster, "backend_context", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(joblib, "effective_n_jobs", lambda _: 1)
+    monkeypatch.setattr(joblib, "effective_n_jobs", lambda _: available)
+    for backend, available in (("dask", 0), ("ray", 1)):
+        oracle = si.parallel(choice(lambda: None), workers=2, backend=backend)
+        with pytest.raises(WorkerError, match=f'the backend "{backend}" has fewer than {available + 1} workers'):
+            si.relax(scores(), oracle, "map")
+
+
+def test_a_lost_chunk_after_which_no_workers_are_left(monkeypatch):
+    def lose(*_):
+        raise cluster.LostChunkError([3, 4, 5])
+
+    def wait(_):
+        if lost:
+            raise cluster.TooFewWorkersError
+        lost.append(True)
+
+    lost = []
+    monkeypatch.setattr(parallel_processes._Batch, "_results", lose)
+    monkeypatch.setattr(parallel_processes, "wait_for_workers", wait)
     oracle = si.parallel(choice(lambda: None), workers=2, backend="dask")
-    with pytest.raises(WorkerError, match=r'the backend "dask" has too few workers .* needs at least two'):
+    message = 'a process died while it solved the instances, and now the backend "dask" has fewer than 1 workers'
+    with pytest.raises(WorkerError, match=message) as error:
         si.relax(scores(), oracle, "map")
+    assert error.value.batch_indices == (3, 4, 5)
 
 
-def test_a_lost_chunk_is_reported():
-    """The backend of joblib leaves the error of a lost chunk in a future, and calls nobody."""
-    from concurrent.futures import Future
-
+def test_the_backend_of_dask():
+    """joblib's backend leaves the error of a lost chunk in a future, and leaves a cluster of one worker unused."""
     reported = []
 
+    class Client:
+        def ncores(self):
+            return {"worker": 1}
+
     class DaskDistributedBackend:
+        effective_n_jobs: Any = None
+        client = Client()
+
         def submit(self, function, callback):
             self.future = Future()
             return self.future
@@ -136,7 +167,7 @@ def test_a_lost_chunk_is_reported():
     class Function:
         items = ((None, ([3, 4], None), {}),)
 
-    cluster.report_lost_chunks(Parallel)
+    cluster.prepare_dask(Parallel)
     for error in (cluster.TooFewWorkersError(), ValueError("no licence")):
         Parallel._backend.submit(Function(), reported.append)
         Parallel._backend.future.set_exception(error)
@@ -146,9 +177,10 @@ def test_a_lost_chunk_is_reported():
     Parallel._backend.submit(Function(), reported.append)
     Parallel._backend.future.set_result(1)
     assert len(reported) == 2
+    assert Parallel._backend.effective_n_jobs(-1) == 2
 
 
 def test_ray_is_missing(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ray.util.joblib", None)
+    monkeypatch.setitem(sys.modules, "ray.util.joblib", None)
     with pytest.raises(UnsupportedError, match='backend="ray" needs ray; run pip install ray'):
         cluster.backend_context("ray")
