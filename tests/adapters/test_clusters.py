@@ -47,7 +47,7 @@ CLUSTERS = {"dask": dask, "ray": ray}
 each_cluster = pytest.mark.parametrize("name", CLUSTERS)
 
 
-def choice(effect=None):
+def choice(effect=lambda: None):
     """The best of d choices; a score above 50 has the ``effect``. A nested function is sent to other processes."""
 
     def best(theta):
@@ -97,7 +97,7 @@ def test_workers_that_die(name, tmp_path):
             die()
 
     with CLUSTERS[name]():
-        oracle = si.parallel(choice(lambda: None), workers=2, backend=name)
+        oracle = si.parallel(choice(), workers=2, backend=name)
         assert torch.equal(si.relax(theta, oracle, "map"), expected)
         # The batch has all structures after one death.
         oracle = si.parallel(choice(die_once), workers=2, backend=name)
@@ -121,7 +121,7 @@ def test_a_cluster_without_workers(monkeypatch):
     monkeypatch.setattr(cluster, "backend_context", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(joblib, "effective_n_jobs", lambda _: available)
     for backend, available in (("dask", 0), ("ray", 1)):
-        oracle = si.parallel(choice(lambda: None), workers=2, backend=backend)
+        oracle = si.parallel(choice(), workers=2, backend=backend)
         with pytest.raises(WorkerError, match=f'the backend "{backend}" has fewer than {available + 1} workers'):
             si.relax(scores(), oracle, "map")
 
@@ -138,7 +138,7 @@ def test_a_lost_chunk_after_which_no_workers_are_left(monkeypatch):
     lost = []
     monkeypatch.setattr(parallel_processes._Batch, "_results", lose)
     monkeypatch.setattr(parallel_processes, "wait_for_workers", wait)
-    oracle = si.parallel(choice(lambda: None), workers=2, backend="dask")
+    oracle = si.parallel(choice(), workers=2, backend="dask")
     message = 'a process died while it solved the instances, and now the backend "dask" has fewer than 1 workers'
     with pytest.raises(WorkerError, match=message) as error:
         si.relax(scores(), oracle, "map")
