@@ -16,7 +16,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -119,6 +119,45 @@ class Restrictable(KBest):
             The number by which log Z of these scores is too low.
         """
         return None
+
+    def can_restrict_sums(self, theta: AnyParts) -> bool:
+        """Return whether :meth:`sample_within` works, by default with :meth:`restricted_scores` only."""
+        zeros = map_parts(lambda t: torch.zeros_like(t[:0]), theta)
+        return self[:0].restricted_scores(zeros, zeros, zeros) is not None
+
+    def sample_within(
+        self, theta: AnyParts, low: AnyParts, high: AnyParts, generator: torch.Generator | None = None
+    ) -> tuple[Parts, Tensor]:
+        """Return a sample of p(y) ∝ exp⟨θ, y⟩ with low ≤ y ≤ high for each instance, and the log of the sum of weights.
+
+        Draws without replacement use it. The default samples for :meth:`restricted_scores`.
+
+        Parameters
+        ----------
+        theta, low, high : (B, *event) Tensor, or tuple of them
+            Scores and bounds, as for :meth:`restricted_argmax`, in float64.
+        generator : torch.Generator, optional
+            The source of randomness.
+
+        Returns
+        -------
+        structures : (B, *event) Tensor, or tuple of them
+            The samples. Their values do not matter if no structure exists.
+        log_weights : (B,) Tensor
+            log Σ exp⟨θ, y⟩ over the structures within the bounds; −inf if none exists.
+        """
+        vectors = parts_to_vectors(theta)
+        values, weights = torch.zeros_like(vectors), vectors.new_full((len(vectors),), -math.inf)
+        _, found = self.restricted_argmax(theta, low, high)
+        rows = found.nonzero()[:, 0]
+        if len(rows):
+            solver: Any = self[rows]
+            own = [map_parts(lambda t: t[rows], parts) for parts in (theta, low, high)]
+            restricted, offset = solver.restricted_scores(*own)
+            weights[rows] = solver.log_partition(restricted) + offset
+            drawn = solver.sample(restricted, 1, generator)
+            values[rows] = parts_to_vectors(map_parts(lambda t: t[0], drawn))
+        return vectors_to_parts(values, theta), weights
 
     def topk(self, theta: AnyParts, k: int) -> tuple[Parts, Tensor, Tensor]:
         """Return the k best structures; of equal scores, the structure found first comes first, in every call alike."""

@@ -24,11 +24,20 @@ from ..validation import check_feasible
 from .integer_program import IntegerProgram
 from .structures import MOST_STRUCTURES, components, join, list_structures
 
-__all__ = ["ExactFactorGraph", "Solver"]
+__all__ = [
+    "ExactFactorGraph",
+    "JointList",
+    "Solver",
+    "list_scores",
+    "name_factors",
+    "own_scores",
+    "with_batch",
+    "without_padding",
+]
 
 Solver = Literal["list", "milp", "branch_and_bound"]
 
-_JointList = tuple[Tensor, Tensor, dict[int, Tensor]]
+JointList = tuple[Tensor, Tensor, dict[int, Tensor]]
 
 T = TypeVar("T")
 
@@ -89,22 +98,26 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
 
     def argmax(self, theta: Parts) -> Parts:
         self.freeze()
-        tensors, size = _with_batch(theta)
+        tensors, size = with_batch(theta)
         scores = tensors[0].flatten(1)
         y = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in tensors]
         values = y[0].flatten(1)
         values.copy_((scores > 0) & (self.degree == 0).to(scores.device))
         for numbers in self._components if size else ():
-            factor = self._factors[numbers[0]]
-            if len(numbers) == 1 and self._is_plain(factor, scores):
-                self._maximise_factor(factor, scores, tensors, y)
-            elif self.solver == "list":
-                self._maximise_list(numbers, scores, tensors, y)
-            elif self.solver == "milp":
-                self._maximise_program(numbers, scores, tensors, y)
-            else:
-                self._maximise_by_search(numbers, scores, tensors, y)
+            self._maximise(numbers, scores, tensors, y)
         return tuple(y) if isinstance(theta, tuple) else y[0]
+
+    def _maximise(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]) -> None:
+        """Write the best structure of a component into ``y``, in the form of ``tensors``."""
+        factor = self._factors[numbers[0]]
+        if len(numbers) == 1 and self._is_plain(factor, scores):
+            self._maximise_factor(factor, scores, tensors, y)
+        elif self.solver == "list":
+            self._maximise_list(numbers, scores, tensors, y)
+        elif self.solver == "milp":
+            self._maximise_program(numbers, scores, tensors, y)
+        else:
+            self._maximise_by_search(numbers, scores, tensors, y)
 
     @functools.cached_property
     def _components(self) -> list[list[int]]:
@@ -120,8 +133,8 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
 
     def _maximise_factor(self, factor: Factor, scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]) -> None:
         oracle = factor.bind(self.bound)
-        with _name_factors([factor]):
-            best = as_tuple(oracle.argmax(_own_scores(factor, oracle, scores, tensors)))
+        with name_factors([factor]):
+            best = as_tuple(oracle.argmax(own_scores(factor, oracle, scores, tensors)))
         index, flips = factor.variables.flatten().to(scores.device), factor.negated.flatten().to(scores.device)
         found = best[0].flatten(1)
         check_values(found, factor.name)
@@ -131,7 +144,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
 
     def _maximise_list(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]) -> None:
         for rows, (variables, values, others) in self._joint_structures(numbers, len(scores)):
-            found = _list_scores(rows, (variables, values, others), scores, tensors).max(1)
+            found = list_scores(rows, (variables, values, others), scores, tensors).max(1)
             with renumber_instances(rows):
                 self._check_feasible(numbers, found.values)
             places = rows[:, None].to(scores.device), variables[None].to(scores.device)
@@ -142,25 +155,35 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
     def _maximise_program(
         self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]
     ) -> None:
+        for index, program in self._programs_of(numbers, scores):
+            own = self._program_scores(program, index, scores, tensors)
+            with renumber_instances(index), name_factors(self._factors[k] for k in numbers):
+                best = program.oracle.argmax(own)
+            assert isinstance(best, Tensor)
+            places = index[:, None], program.variables[None].to(scores.device)
+            y[0].flatten(1)[places] = best[:, : len(program.variables)]
+            for i, (first, count) in self._places(program):
+                y[i][index] = best[:, first : first + count].view(-1, *y[i].shape[1:])
+
+    def _programs_of(self, numbers: list[int], scores: Tensor) -> Iterator[tuple[Tensor, IntegerProgram]]:
+        """Yield the integer program of a component, for all instances with the same data: their indices (R,)."""
         for key, rows, data in self._rows_by_data(numbers, len(scores)):
             program = self._programs.get(key)
             if program is None:
                 options = {"time_limit": self.time_limit, "on_limit": self.on_limit}
                 program = IntegerProgram.of(self._factors, numbers, data, options)
                 _keep(self._programs, key, program, lambda own: own.columns)
-            index = torch.tensor(rows, dtype=torch.int64, device=scores.device)
-            places = index[:, None], program.variables[None].to(scores.device)
-            own = scores.new_zeros(len(rows), program.columns)
-            own[:, : len(program.variables)] = scores[places]
-            additional = [(i, *place) for i, place in self._places(program)]
-            for i, first, count in additional:
-                own[:, first : first + count] = tensors[i][index].flatten(1)
-            with renumber_instances(index), _name_factors(self._factors[k] for k in numbers):
-                best = program.oracle.argmax(own)
-            assert isinstance(best, Tensor)
-            y[0].flatten(1)[places] = best[:, : len(program.variables)]
-            for i, first, count in additional:
-                y[i][index] = best[:, first : first + count].view(-1, *y[i].shape[1:])
+            yield torch.tensor(rows, dtype=torch.int64, device=scores.device), program
+
+    def _program_scores(
+        self, program: IntegerProgram, index: Tensor, scores: Tensor, tensors: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Return the scores of the program's columns, for the instances ``index`` (R,)."""
+        own = scores.new_zeros(len(index), program.columns)
+        own[:, : len(program.variables)] = scores[index[:, None], program.variables[None].to(scores.device)]
+        for i, (first, count) in self._places(program):
+            own[:, first : first + count] = tensors[i][index].flatten(1)
+        return own
 
     def _places(self, program: IntegerProgram) -> Iterator[tuple[int, tuple[int, int]]]:
         """Yield the additional tensors of a program: position, and first column and number of its parts."""
@@ -170,8 +193,14 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
                 first += shape.numel()
 
     def _maximise_by_search(
-        self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]
-    ) -> None:
+        self,
+        numbers: list[int],
+        scores: Tensor,
+        tensors: tuple[Tensor, ...],
+        y: list[Tensor],
+        fixed: Tensor | None = None,
+    ) -> Tensor:
+        """Write the best structure of a component with the ``fixed`` values; return which instances have one, (B,)."""
         factors, first = [], 1
         for k in numbers:
             factors.append(replace(self._factors[k], first=first))
@@ -181,16 +210,18 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         own[:, index] = scores[:, index]
         used = [i for k in numbers for i in self._additional(k)]
         grouped = GraphFactors(OracleGroup.of(factors, self.bound.keys()), tuple(f.name for f in factors), self.bound)
-        best = best_joint_structure(
+        best, found = best_joint_structure(
             grouped,
             (own, *(tensors[i] for i in used)),
             node_limit=self.node_limit,
             on_limit=self.on_limit,
             label="factor_graph",
+            fixed=fixed,
         )
         y[0].flatten(1)[:, index] = best[0][:, index]
         for i, part in zip(used, best[1:], strict=True):
             y[i].copy_(part)
+        return found
 
     def _additional(self, number: int) -> range:
         """Return the positions of the additional tensors of a factor."""
@@ -201,7 +232,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         together = " together" if len(numbers) > 1 else ""
         check_feasible(value, f"structure of {' and '.join(f'factor {k}' for k in numbers)}{together}")
 
-    def _joint_structures(self, numbers: list[int], size: int) -> Iterator[tuple[Tensor, _JointList]]:
+    def _joint_structures(self, numbers: list[int], size: int) -> Iterator[tuple[Tensor, JointList]]:
         """Yield the list of joint structures of a component, for all instances with the same data."""
         for key, rows, data in self._rows_by_data(numbers, size):
             found = self._lists.get(key)
@@ -226,7 +257,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         for key, rows in found.items():
             yield (tuple(numbers), tuple(data), key), rows, {keyword: t[rows[:1]] for keyword, t in data.items()}
 
-    def _list(self, numbers: list[int], data: dict[str, Tensor], rows: list[int]) -> _JointList:
+    def _list(self, numbers: list[int], data: dict[str, Tensor], rows: list[int]) -> JointList:
         """Return the joint structures for the ``data`` of one instance; ``rows`` has this data."""
         try:
             joint = join(self._factors, numbers, data)
@@ -247,7 +278,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         return torch.from_numpy(joint.variables), torch.from_numpy(joint.values), others
 
     @functools.cached_property
-    def _lists(self) -> dict[Hashable, _JointList]:
+    def _lists(self) -> dict[Hashable, JointList]:
         return {}
 
     @functools.cached_property
@@ -256,7 +287,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
 
     def log_partition(self, theta: Parts) -> Tensor:
         self.freeze()
-        tensors, size = _with_batch(theta)
+        tensors, size = with_batch(theta)
         scores = tensors[0].flatten(1)
         alone = scores[:, (self.degree == 0).to(scores.device)]
         both = torch.stack([torch.zeros_like(alone), alone], 2)
@@ -269,8 +300,8 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
             if len(numbers) == 1 and isinstance(oracle, GibbsOracle) and self._is_plain(factor, scores):
                 # A negated variable scores θ x = θ − θ (1 − x).
                 negated = factor.variables.flatten()[factor.negated.flatten()].to(scores.device)
-                with _name_factors([factor]):
-                    value = oracle.log_partition(_own_scores(factor, oracle, scores, tensors))
+                with name_factors([factor]):
+                    value = oracle.log_partition(own_scores(factor, oracle, scores, tensors))
                 total = total + scores[:, negated].sum(1) + value
             else:
                 total = total + self._log_sum_of_list(numbers, scores, tensors)
@@ -279,7 +310,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
     def _log_sum_of_list(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
         order, values = [], []
         for rows, joint in self._joint_structures(numbers, len(scores)):
-            value = logsumexp(_list_scores(rows, joint, scores, tensors), 1)
+            value = logsumexp(list_scores(rows, joint, scores, tensors), 1)
             with renumber_instances(rows):
                 self._check_feasible(numbers, value.detach())
             order.append(rows)
@@ -312,24 +343,28 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         return tuple(shaped) if len(shapes) > 1 else shaped[0]
 
 
-def _with_batch(theta: Parts) -> tuple[tuple[Tensor, ...], int]:
+def with_batch(theta: Parts) -> tuple[tuple[Tensor, ...], int]:
     """Return the tensors of θ with the full batch, and the size of the batch."""
     size = batch_size(theta)
     return tuple(t.expand(size, *t.shape[1:]) for t in as_tuple(theta)), size
 
 
-def _own_scores(factor: Factor, oracle: Oracle, scores: Tensor, tensors: tuple[Tensor, ...]) -> Parts:
+def own_scores(factor: Factor, oracle: Oracle, scores: Tensor, tensors: tuple[Tensor, ...]) -> Parts:
     """Return the scores of the factor's ``oracle``, for the ``scores`` (B, n) of variables and all ``tensors`` of θ."""
     flips = factor.negated.flatten().to(scores.device)
     own = scores[:, factor.variables.flatten().to(scores.device)]
     own = torch.where(flips, -own, own).reshape(-1, *factor.variables.shape).contiguous()
     others = tensors[factor.first : factor.first + len(factor.additional)]
-    form = (own, *others) if others else own
-    valid = oracle.valid_parts(form) if oracle.bound else None
-    return form if valid is None else map_parts(lambda t, mask: torch.where(mask, t, 0.0), form, valid)
+    return without_padding(oracle, (own, *others) if others else own)
 
 
-def _list_scores(rows: Tensor, joint: _JointList, scores: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
+def without_padding(oracle: Oracle, scores: Parts) -> Parts:
+    """Return ``scores`` with 0 in the padding of the oracle's instance data."""
+    valid = oracle.valid_parts(scores) if oracle.bound else None
+    return scores if valid is None else map_parts(lambda t, mask: torch.where(mask, t, 0.0), scores, valid)
+
+
+def list_scores(rows: Tensor, joint: JointList, scores: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
     """Return the scores (R, N) of joint structures, for the instances ``rows``."""
     variables, values, others = joint
     pieces = [(scores[:, variables.to(scores.device)], values.to(scores))]
@@ -359,7 +394,7 @@ def _keep(kept: dict[Hashable, T], key: Hashable, new: T, size: Callable[[T], in
 
 
 @contextlib.contextmanager
-def _name_factors(factors: Iterable[Factor]) -> Iterator[None]:
+def name_factors(factors: Iterable[Factor]) -> Iterator[None]:
     """Add the names of factors to InfeasibleErrors of an oracle."""
     try:
         yield

@@ -32,13 +32,14 @@ from .arguments import (
     summarize_variables,
     zero_scores,
 )
-from .exact import ExactFactorGraph, Solver
+from .exact import Solver
 from .logic import LOGIC_FACTORS
+from .ranked import RankedFactorGraph
 
 __all__ = ["FactorGraph"]
 
 
-class FactorGraph(ExactFactorGraph):
+class FactorGraph(RankedFactorGraph):
     """Binary variables that satisfy several constraints at once, each given by an oracle.
 
     Each factor is an oracle whose parts are some of the variables. A structure of the graph is a vector of variables
@@ -72,7 +73,8 @@ class FactorGraph(ExactFactorGraph):
     The relaxations ``lp_map`` and ``lp_sparsemap`` need only the argmax of each factor, and ``belief_propagation`` the
     log-partition function of each factor. All other relaxations need ``argmax`` of the graph, or sums over its
     structures. Both are exact. A connected component with a single factor takes one call of the factor's oracle. A
-    component of several factors uses ``solver`` for the argmax, and lists its joint structures for sums.
+    component of several factors uses ``solver`` for the argmax and the k best structures, and lists its joint
+    structures for sums and samples.
 
     With "branch_and_bound", another structure may score higher by at most 1e-9 of the largest size of a score, with
     "milp" by 1e-13. These oracles have linear constraints: the factors by name, ``subset``, ``assignment`` (except with
@@ -105,10 +107,6 @@ class FactorGraph(ExactFactorGraph):
     name: ClassVar[str] = "factor_graph"
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            ability: f"the library has no algorithm for {what} of a graph; for tables of scores alone, use markov_field"
-            for ability, what in (("KBest", "the k best structures"), ("Samplable", "samples"))
-        }
-        | {
             "Factorized": "factors forbid combinations of values, and independent variables would give weight to them; "
             "use belief_propagation, or markov_field for tables of scores alone"
         }

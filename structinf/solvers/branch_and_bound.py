@@ -115,22 +115,25 @@ def branch_and_bound(
     Each round solves one batch: the two children of the node of the highest bound, for each instance that is not
     finished.
     """
-    search = _Search(factors, theta, root, tolerance)
-    while work := search.next_children(node_limit):
-        search.solve(work, max_iter)
-    return search.result()
+    return _Search(factors, theta, root, tolerance).run(node_limit, max_iter)
 
 
 def best_joint_structure(
-    factors: GraphFactors, theta: Parts, *, node_limit: int, on_limit: OnLimit, label: str
-) -> Parts:
-    """Return a structure of highest score of all ``factors``, in the form of θ (B, *event).
+    factors: GraphFactors,
+    theta: Parts,
+    *,
+    node_limit: int,
+    on_limit: OnLimit,
+    label: str,
+    fixed: Tensor | None = None,
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return a structure of highest score of all ``factors``, in the form of θ (B, *event), and which exist, (B,).
 
     Parameters
     ----------
     factors : GraphFactors
         The factors.
-    theta : (B, *event) Tensor, or tuple of them
+    theta : tuple of (B, *event) Tensor
         The scores.
     node_limit : int
         As for :func:`branch_and_bound`.
@@ -138,24 +141,31 @@ def best_joint_structure(
         Whether a structure without a proof raises SolverLimitError, or gives a ConvergenceWarning.
     label : str
         The name of the graph in messages.
+    fixed : (B, n) float64 Tensor, optional
+        1 and −1 for variables fixed to 1 and 0, 0 for the others.
 
     Raises
     ------
     InfeasibleError
-        If an instance has no structure of finite score.
+        If an instance has no structure of finite score, without ``fixed``. With ``fixed``, its values do not matter.
     SolverLimitError
         If ``node_limit`` is too low to find a structure, or, with "raise", to prove it the best.
     """
     with torch.no_grad():
         problem = LocalPolytope(factors, map_parts(Tensor.detach, theta), False)
-        root = solve_local_polytope(problem, curvature=0.0, tolerance=0.0, max_iter=_ITERATIONS)
-        best, infeasible = branch_and_bound(
-            factors, problem.form, root, tolerance=0.0, max_iter=_ITERATIONS, node_limit=node_limit
-        )
-        y = problem.as_parts(best.mean, best.additional)
-    check_structures(infeasible)
-    found = torch.stack([(t == t.round()).flatten(1).all(1) for t in as_tuple(y)]).all(0)
-    stopped = ~found if on_limit == "warn" else ~(found & best.converged)
+        if fixed is None:
+            root = solve_local_polytope(problem, curvature=0.0, tolerance=0.0, max_iter=_ITERATIONS)
+            best, infeasible = branch_and_bound(
+                factors, problem.form, root, tolerance=0.0, max_iter=_ITERATIONS, node_limit=node_limit
+            )
+            check_structures(infeasible)
+        else:
+            search = _Search(factors, problem.form, _unsolved(problem), 0.0, fixed)
+            best, infeasible = search.run(node_limit, _ITERATIONS)
+        y = as_tuple(problem.as_parts(best.mean, best.additional))
+    found = torch.stack([(t == t.round()).flatten(1).all(1) for t in y]).all(0) & best.value.isfinite()
+    exists = found & ~infeasible
+    stopped = ~infeasible & (~found if on_limit == "warn" else ~(found & best.converged))
     if bool(stopped.any()):
         rows = stopped.nonzero()[:, 0].tolist()
         without = [row for row in rows if not found[row]]
@@ -174,7 +184,17 @@ def best_joint_structure(
             f"{float(best.gap[index]):.3g} at batch index {index}; raise node_limit of FactorGraph",
             ConvergenceWarning,
         )
-    return y
+    return y, exists
+
+
+def _unsolved(problem: LocalPolytope) -> LocalPolytopeResult:
+    """Return a record for the search, without structures."""
+    mean, additional = problem.from_parts(map_parts(torch.zeros_like, problem.form))
+    none = mean.new_full((len(mean),), -torch.inf)
+    zeros = torch.zeros_like(none)
+    return LocalPolytopeResult(
+        mean, additional, none, -none, zeros, zeros.bool(), torch.zeros_like(none, dtype=torch.int64), 0, []
+    )
 
 
 def check_structures(infeasible: Tensor) -> None:
@@ -193,9 +213,18 @@ class _Search:
     ----------
     factors, theta, root, tolerance
         As for :func:`branch_and_bound`.
+    fixed : (B, n) Tensor, optional
+        Values of variables in all structures, 1 and −1 for 1 and 0, or 0. The solutions of ``root`` are then not used.
     """
 
-    def __init__(self, factors: GraphFactors, theta: Parts, root: LocalPolytopeResult, tolerance: float) -> None:
+    def __init__(
+        self,
+        factors: GraphFactors,
+        theta: Parts,
+        root: LocalPolytopeResult,
+        tolerance: float,
+        fixed: Tensor | None = None,
+    ) -> None:
         self.factors, self.theta = factors, theta
         size = len(root.mean)
         finite = [t.double().masked_fill(t.isneginf(), 0).abs().flatten(1).expand(size, -1) for t in as_tuple(theta)]
@@ -218,9 +247,23 @@ class _Search:
         # Of each instance: nodes by their bounds, the highest first, then the newest.
         self.count = itertools.count(step=-1)
         self.open: dict[int, list[tuple[float, int, _Node]]] = {}
+        self.first: list[tuple[int, Tensor, float]] = []
+        if fixed is not None:
+            self.found = torch.zeros_like(self.found)
+            self.open = {b: [] for b in range(size)}
+            self.first = [(b, f, 2 * float(self.unit[b])) for b, f in enumerate(fixed)]
+            return
         for b in (~self.found | (root.gap > self.slack)).nonzero()[:, 0].tolist():
             node = _Node(torch.zeros_like(root.mean[b]), 0.0, root.mean[b])
             self.open[b] = [(-float(root.value[b] + root.gap[b]), next(self.count), node)]
+
+    def run(self, node_limit: int, max_iter: int) -> tuple[LocalPolytopeResult, Tensor]:
+        """Return the best structures, and which instances have none."""
+        if self.first:
+            self.solve(self.first, max_iter)
+        while work := self.next_children(node_limit):
+            self.solve(work, max_iter)
+        return self.result()
 
     def next_children(self, node_limit: int) -> list[tuple[int, Tensor, float]]:
         """Return the instance, the fixed values and the reward of the next nodes."""
@@ -261,7 +304,7 @@ class _Search:
                 heapq.heappush(self.open[b], (-bound, next(self.count), _Node(f, r, mean)))
 
     def result(self) -> tuple[LocalPolytopeResult, Tensor]:
-        """Return the best structures, and which instances have none."""
+        """Return the best structures found so far, and which instances have none."""
         best, infeasible = self.best, torch.zeros_like(self.found)
         for b, heap in self.open.items():
             bounds = [-heap[0][0]] if heap else []

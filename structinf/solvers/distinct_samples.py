@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedError
 from ..noise import Gumbel
-from ..oracle import GibbsOracle, Oracle, Samplable
+from ..oracle import Oracle, Samplable
 from ..parts import Parts, batch_size, inner_product, map_parts, parts_to_vectors, select_rows, vectors_to_parts
 from ..restriction import Restrictable, Solved, ranked_search
 
@@ -108,10 +108,7 @@ def _with_method_for_peaks(
 
 
 def _can_restrict(oracle: Oracle, theta: Parts) -> bool:
-    if not isinstance(oracle, Restrictable):
-        return False
-    zeros = map_parts(lambda t: torch.zeros_like(t[:0]), theta)
-    return oracle[:0].restricted_scores(zeros, zeros, zeros) is not None
+    return isinstance(oracle, Restrictable) and oracle.can_restrict_sums(theta)
 
 
 def _most_draws(oracle: Oracle, theta: Parts, n: int) -> int:
@@ -200,22 +197,11 @@ class _DistinctDraws:
                 map_parts(lambda t: t[of], theta),
                 (vectors_to_parts(low, theta), vectors_to_parts(high, theta)),
             )
-            values, scores = torch.zeros_like(low), torch.full_like(parent, -math.inf)
-            _, exists = oracle[of].restricted_argmax(own, *bounds)
-            some = exists.nonzero()[:, 0]
-            if len(some) == 0:
-                return values, scores
-            own, *bounds = (map_parts(lambda t: t[some], parts) for parts in (own, *bounds))
-            solver: Any = oracle[of[some]]
-            restricted, offset = solver.restricted_scores(own, *bounds)
-            log_z = cast(GibbsOracle, solver).log_partition(restricted) + offset
+            drawn, log_z = oracle[of].sample_within(own, *bounds, self.generator)
             noise = Gumbel().sample(log_z.shape, dtype=log_z.dtype, device=log_z.device, generator=self.generator)
             # A Gumbel variable below the maximum of the larger set; a known structure puts no limit on it.
-            free, limit = log_z + noise, parent[some]
-            limit = torch.where(limit >= _KNOWN, math.inf, limit)
-            scores[some] = -torch.logaddexp(-limit, -free)
-            values[some] = parts_to_vectors(map_parts(lambda t: t[0], solver.sample(restricted, 1, self.generator)))
-            return values, scores
+            limit = torch.where(parent >= _KNOWN, math.inf, parent)
+            return parts_to_vectors(drawn), -torch.logaddexp(-limit, -(log_z + noise))
 
         bounds = oracle.part_bounds(theta)
         low, high = (parts_to_vectors(map_parts(lambda t: t.expand(len(rows), *t.shape[1:]), end)) for end in bounds)

@@ -777,7 +777,11 @@ _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
         ),
         (lambda: si.topk(_SERIES, FirstPart(), 2), UnsupportedError, "may have restricted_argmax instead"),
         (lambda: si.sample(_SERIES, FirstPart(), 2), UnsupportedError, 'structinf.infer with "perturbed"'),
-        (lambda: si.topk(_SERIES, si.FactorGraph(4), 2), UnsupportedError, "use markov_field$"),
+        (
+            lambda: si.infer(_SERIES, si.FactorGraph(4), "mean_field"),
+            UnsupportedError,
+            "use belief_propagation, or markov_field for tables",
+        ),
         (
             lambda: si.FactorGraph((4, 3)).add("assignment", torch.arange(3)),
             InvalidInputError,
