@@ -24,10 +24,11 @@ __all__ = ["main"]
 
 CALLS = 6
 
-STRUCTURES: dict[str, tuple[Any, int]] = {
-    "8 choices": (si.get_oracle("categorical"), 8),
-    "6 bits": (si.get_oracle("bits"), 6),
-    "3 of 8": (si.get_oracle("subset", k=3), 8),
+STRUCTURES: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "8 choices": (si.get_oracle("categorical"), (8,)),
+    "6 bits": (si.get_oracle("bits"), (6,)),
+    "3 of 8": (si.get_oracle("subset", k=3), (8,)),
+    "4 words": (si.get_oracle("projective_tree"), (5, 5)),
 }
 
 Function = Callable[[Tensor], Tensor]
@@ -52,8 +53,8 @@ def surrogate(relaxation: si.Relaxation) -> Values:
 def trained_relax(theta: Tensor, oracle: Any, g: Function, rng: torch.Generator) -> Tensor:
     """Return the estimates of RELAX, whose control variate is first trained by at most 300 steps of 64 estimates."""
     torch.manual_seed(0)
-    layers = nn.Linear(theta.shape[1], 32), nn.Tanh(), nn.Linear(32, 1), nn.Flatten(0)
-    control = nn.Sequential(*layers).to(theta)
+    layers = nn.Linear(theta[0].numel(), 32), nn.Tanh(), nn.Linear(32, 1), nn.Flatten(0)
+    control = nn.Sequential(nn.Flatten(), *layers).to(theta)
     estimator = Relax(control=control, samples=CALLS, eta=0.0)
     optimizer = torch.optim.Adam(control.parameters(), 1e-2)
     few = theta[:64].detach().requires_grad_()
@@ -104,22 +105,22 @@ def sizes(quick: bool) -> Sizes:
 def network(parts: int, generator: torch.Generator) -> Function:
     first = torch.randn(parts, 16, dtype=torch.float64, generator=generator)
     second = torch.randn(16, dtype=torch.float64, generator=generator) / 4
-    return lambda y: (y @ first).tanh() @ second
+    return lambda y: (y.flatten(1) @ first).tanh() @ second
 
 
 def experiment(_: None, size: Sizes, seeds: Sequence[int], report: Report) -> None:
     """Print the total variance of the gradient, and its squared bias, for each structure and method."""
     report.line(f"{CALLS} evaluations of g, {size.draws} estimates for each of {len(seeds)} problems\n")
     report.columns({"structure": 9, "estimator": 30, "variance": 12, "squared bias": 12})
-    for structure, (oracle, parts) in STRUCTURES.items():
+    for structure, (oracle, event) in STRUCTURES.items():
         for method, values in METHODS.items():
             variances, biases = [], []
             for seed in seeds:
                 generator = torch.Generator().manual_seed(seed)
-                theta = torch.randn(parts, dtype=torch.float64, generator=generator).requires_grad_()
-                g = network(parts, generator)
+                theta = torch.randn(event, dtype=torch.float64, generator=generator).requires_grad_()
+                g = network(theta.numel(), generator)
                 (exact,) = torch.autograd.grad(si.expect(g, theta[None], oracle).sum(), theta)
-                copies = theta.detach().expand(size.draws, parts).clone().requires_grad_()
+                copies = theta.detach().expand(size.draws, *event).clone().requires_grad_()
                 try:
                     (found,) = torch.autograd.grad(values(copies, oracle, g, generator).sum(), copies)
                 except si.UnsupportedError:

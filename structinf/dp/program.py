@@ -26,7 +26,7 @@ from ..validation import check_count, check_enumerable, check_feasible, check_in
 from . import dispatch, queries, torch_backend
 from .distinct_samples import distinct_derivations, log_probabilities
 from .hypergraph import Hypergraph
-from .relaxed_walks import relaxed_walks
+from .relaxed_walks import RelaxedWalks, relaxed_walks
 
 __all__ = ["HypergraphProgram"]
 
@@ -343,13 +343,38 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         check_count(n)
         graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, temperature))
         scores, goals = flat.double().repeat(n, 1), goal.repeat(n)
-        noise = Gumbel().sample(
-            (len(scores), graph.edges + 1), dtype=scores.dtype, device=scores.device, generator=generator
-        )
-        relaxed, drawn, value = relaxed_walks(graph, scores, goals, noise, relaxation_temperature)
-        self._check_feasible(value.detach()[: len(flat)])
-        samples = drawn + (relaxed - relaxed.detach()) if straight_through else relaxed
+        noise = _edge_noise(graph, scores, generator)
+        walks = relaxed_walks(graph, scores, goals, noise, relaxation_temperature)
+        self._check_feasible(walks.value.detach()[: len(flat)])
+        samples = walks.drawn + (walks.relaxed - walks.relaxed.detach()) if straight_through else walks.relaxed
         return self._unflatten(samples.to(flat.dtype).unflatten(0, (n, len(flat))), theta)
+
+    def relaxed_sample_pairs(
+        self, theta: Parts, generator: torch.Generator | None = None, *, relaxation_temperature: float = 1.0
+    ) -> RelaxedWalks:
+        """Draw a sample of p(y) ∝ exp⟨θ, y⟩ for each instance, and two relaxed samples of noise that leads to it.
+
+        The first noise is the noise behind the sample. The second noise is drawn given the sample.
+
+        Parameters
+        ----------
+        theta : (B | 1, *event) Tensor, or tuple of Tensors
+            Scores of the parts.
+        generator : torch.Generator, optional
+            The source of the noise.
+        relaxation_temperature : float
+            The divisor of the noisy scores in each softmax, above 0.
+
+        Returns
+        -------
+        RelaxedWalks
+            The samples as vectors (B, P) of all parts, in float64. ``value`` is −inf for an instance without a
+            structure.
+        """
+        graph, flat, goal = self._graph_parts_goals(theta)
+        scores = flat.double()
+        noise, again = (_edge_noise(graph, scores, generator) for _ in range(2))
+        return relaxed_walks(graph, scores, goal, noise, relaxation_temperature, again)
 
     def entropy(self, theta: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
         """Return the Shannon entropy in nats, (B,), of the structures drawn by :meth:`smoothed_sample`."""
@@ -412,6 +437,12 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         self._check_feasible(torch_backend.at_goals(v, goal))
         probabilities, parts = queries.support(graph, q, goal, max_structures)
         return self._unflatten(parts.to(flat.dtype), theta), probabilities.to(flat.dtype)
+
+
+def _edge_noise(graph: Hypergraph, scores: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return Gumbel noise of each hyperedge for scores (B, P), and of none in the last column: (B, E + 1)."""
+    shape = len(scores), graph.edges + 1
+    return Gumbel().sample(shape, dtype=scores.dtype, device=scores.device, generator=generator)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from ..calls.problem import Problem
+from ..dp import HypergraphProgram
 from ..errors import InvalidInputError
 from ..noise import Exponential, Gumbel, Logistic
 from ..oracle import GibbsOracle, Oracle, Samplable
-from ..parts import Parts
+from ..parts import Parts, as_tuple, map_parts, pack_like, parts_to_vectors, vectors_to_parts
 from ..shapes import Float
 from ..solvers.conditional_noise import gumbel_scores_given_choice, logistic_scores_given_bits
 from ..validation import check_feasible, check_in_range, check_natural, check_nonnegative, check_positive
@@ -24,10 +25,13 @@ from .weighted_structures import WeightedStructures, needs_gradient
 
 __all__ = ["Rebar", "Relax"]
 
+_KNOWN_SETS = ("one_of_n", "all_bits")
+"""The sets of structures with closed forms for noise, whose parts are the choices themselves."""
+
 
 @dataclass(frozen=True)
 class _NoisyScores:
-    """Noisy scores of choices or bits θ (N, d), their structures, and other noisy scores with the same structures.
+    """Structures of noisy scores θ (N, d), and other noisy scores with the same structures. Vectors have all parts.
 
     Attributes
     ----------
@@ -45,10 +49,30 @@ class _NoisyScores:
     score: Tensor
 
     @classmethod
+    def of_program(
+        cls,
+        program: HypergraphProgram,
+        theta: Tensor,
+        like: Parts,
+        temperature: float,
+        generator: torch.Generator | None,
+    ) -> tuple[_NoisyScores, Tensor]:
+        """Draw the noise at the choices of a dynamic program; return log Z, (N,), too. ``like`` has the form of θ."""
+        scores = vectors_to_parts(theta, like)
+        walks = program.relaxed_sample_pairs(scores, generator, relaxation_temperature=temperature)
+        drawn, again = walks.drawn.to(theta.dtype), walks.relaxed_again
+        assert again is not None
+        score = torch.zeros_like(drawn)
+        if theta.requires_grad:
+            (mean,) = torch.autograd.grad(walks.value.sum(), theta, retain_graph=True)
+            score = drawn - mean
+        return cls(drawn, walks.relaxed.to(theta.dtype), again.to(theta.dtype), score), walks.value.detach()
+
+    @classmethod
     def draw(
         cls, theta: Tensor, valid: Tensor, is_choice: bool, temperature: float, generator: torch.Generator | None
     ) -> _NoisyScores:
-        """Draw the noise. Parts that are not ``valid`` are 0 in the result."""
+        """Draw the noise of choices or bits. Parts that are not ``valid`` are 0 in the result."""
         options: Any = {"dtype": theta.dtype, "device": theta.device, "generator": generator}
         finite = torch.where(valid, theta, 0.0)
         exponential = Exponential().sample(theta.shape, **options)
@@ -83,12 +107,14 @@ class _RelaxedControlVariate(Estimator):
         self.samples, self.eta, self.temperature, self.control = samples, eta, temperature, control
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:
-        if oracle.known_set not in ("one_of_n", "all_bits"):
-            return (
-                f"{self.label()} draws noise given a structure, which has a closed form for one choice among n and "
-                "for free bits only, such as the oracles categorical and bits"
+        reason = super().unsupported_reason(oracle)
+        if reason is None and oracle.known_set not in _KNOWN_SETS and not isinstance(oracle, HypergraphProgram):
+            reason = (
+                f"{self.label()} draws noise given a structure, which has a closed form for one choice among n, free "
+                "bits, and the choices of a dynamic program (HypergraphProgram) only; muprop has a control variate for "
+                "every oracle with samples"
             )
-        return super().unsupported_reason(oracle)
+        return reason
 
     def weighted_structures(
         self, oracle: Any, theta: Parts, generator: torch.Generator | None = None
@@ -102,23 +128,34 @@ class _RelaxedControlVariate(Estimator):
         inputs: Sequence[Tensor] = (),
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " batch"]:
-        given: Any = problem.theta
-        check_in_range("temperature", self.temperature, given.dtype)
+        check_in_range("temperature", self.temperature, problem.dtypes[0])
         if self.eta:
-            check_in_range("eta", self.eta, given.dtype)
-        size, n = problem.batch_shape.numel(), self.samples
+            check_in_range("eta", self.eta, problem.dtypes[0])
+        size, n, like = problem.batch_shape.numel(), self.samples, problem.theta
         rows = [flat_rows(x, f"inputs[{i}]", problem.batch_shape) for i, x in enumerate(inputs)]
-        theta = given.expand(size, given.shape[1])
+        whole = map_parts(lambda t: t.expand(size, *t.shape[1:]), like)
+        theta = parts_to_vectors(whole)
         valid = theta.detach() > -torch.inf
-        mask: Any = problem.oracle.valid_parts(theta)
-        allowed = valid if mask is None else valid & mask
+        mask = problem.oracle.valid_parts(whole)
+        allowed = valid if mask is None else valid & parts_to_vectors(mask)
         valid = allowed.repeat_interleave(n, 0)
         leaf = theta.detach().repeat_interleave(n, 0).requires_grad_(needs_gradient(theta))
         instance = torch.arange(size, device=leaf.device).repeat_interleave(n)
-        is_choice = problem.oracle.known_set == "one_of_n"
-        if is_choice:
-            check_feasible(allowed.any(1), f"structure of {problem.oracle.label()}")
-        drawn = _NoisyScores.draw(leaf, valid, is_choice, self.temperature, generator)
+        what = f"structure of {problem.oracle.label()}"
+        with problem.plain_modes():
+            if problem.oracle.known_set in _KNOWN_SETS:
+                is_choice = problem.oracle.known_set == "one_of_n"
+                if is_choice:
+                    check_feasible(allowed.any(1), what)
+                drawn = _NoisyScores.draw(leaf, valid, is_choice, self.temperature, generator)
+            else:
+                program: Any = problem.oracle[instance]
+                drawn, value = _NoisyScores.of_program(program, leaf, like, self.temperature, generator)
+                check_feasible(value[::n], what)
+
+        def as_parts(points: Tensor) -> Parts:
+            tensors = as_tuple(vectors_to_parts(points, like))
+            return pack_like([t.to(dtype) for t, dtype in zip(tensors, problem.dtypes, strict=True)], like)
 
         def of_rows(points: Tensor) -> Tensor:
             """Return f at K points of each sample, (K, N): f itself gets them sorted by instance."""
@@ -126,8 +163,9 @@ class _RelaxedControlVariate(Estimator):
             order = instance.repeat(count).argsort(stable=True)
             sorted_instance = instance.repeat(count)[order]
             ones = leaf.new_ones(len(order))
-            every = WeightedStructures(points, sorted_instance, ones, ones, size)
-            values = evaluate(f, every, points[order].to(problem.dtypes[0]), rows)
+            structures = as_parts(points[order])
+            every = WeightedStructures(structures, sorted_instance, ones, ones, size)
+            values = evaluate(f, every, structures, rows)
             return values[order.argsort()].view(count, -1) if len(order) else values.view(count, 0)
 
         if not len(leaf):
@@ -135,7 +173,7 @@ class _RelaxedControlVariate(Estimator):
         if not needs_gradient(theta):
             return of_rows(drawn.y)[0].view(size, n).mean(1)
         selected = [x.index_select(0, instance.to(x.device)) for x in rows]
-        values, gradients = self._values_and_gradients(of_rows, drawn, leaf, selected)
+        values, gradients = self._values_and_gradients(of_rows, as_parts, drawn, leaf, selected)
         gradients = torch.where(valid, gradients, 0.0).view(size, n, -1).mean(1)
         # 0, with the gradient of the estimate.
         zero = torch.where(allowed, theta - theta.detach(), 0.0)
@@ -143,11 +181,16 @@ class _RelaxedControlVariate(Estimator):
         return summed + _squared_norms(gradients) if gradients.requires_grad else summed
 
     def _values_and_gradients(
-        self, f: Callable[[Tensor], Tensor], drawn: _NoisyScores, theta: Tensor, inputs: Sequence[Tensor]
+        self,
+        f: Callable[[Tensor], Tensor],
+        as_parts: Callable[[Tensor], Parts],
+        drawn: _NoisyScores,
+        theta: Tensor,
+        inputs: Sequence[Tensor],
     ) -> tuple[Tensor, Tensor]:
         """Return f(y), (N,), and the gradient in ``theta`` for each sample, (N, d), differentiable in ``control``.
 
-        ``f`` takes K points of each sample, (K N, d), and returns (K, N).
+        ``f`` takes K points of each sample, (K N, d), and returns (K, N). ``as_parts`` gives points the form of θ.
         """
         relaxed = drawn.relaxed, drawn.relaxed_given_y
         path, control = torch.zeros_like(theta), torch.zeros_like(theta[:, 0])
@@ -162,7 +205,7 @@ class _RelaxedControlVariate(Estimator):
             (values,) = f(drawn.y)
         if self.control is not None:
             fixed = [x.detach() for x in inputs]
-            at_z, at_z_given_y = (self._control(r, fixed) for r in relaxed)
+            at_z, at_z_given_y = (self._control(r, as_parts(r), fixed) for r in relaxed)
             found = None
             if (at_z - at_z_given_y).requires_grad:
                 difference = (at_z - at_z_given_y).sum()
@@ -172,8 +215,8 @@ class _RelaxedControlVariate(Estimator):
         weight = values.detach() - control
         return values, weight[:, None] * drawn.score + path
 
-    def _control(self, relaxed: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-        found: Any = self.control(relaxed, *inputs)  # type: ignore[misc]
+    def _control(self, relaxed: Tensor, parts: Parts, inputs: Sequence[Tensor]) -> Tensor:
+        found: Any = self.control(parts, *inputs)  # type: ignore[misc]
         if not isinstance(found, Tensor) or found.shape != relaxed.shape[:1]:
             received = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise InvalidInputError(f"control must return a tensor of shape ({len(relaxed)},), got {received}")
@@ -202,8 +245,14 @@ class Rebar(_RelaxedControlVariate):
     (f(y) − η f(r(z̃))) ∇log p(y) + η ∇f(r(z)) − η ∇f(r(z̃)) + ∇f(y),
 
     where the last term is the gradient in the parameters of f. Value and gradient are unbiased for every f that is
-    differentiable at relaxed structures. The estimator works for ``categorical`` and ``bits``. f is evaluated at three
-    points for each sample. The gradient in θ has no derivative.
+    differentiable at relaxed structures. f is evaluated at three points for each sample. The gradient in θ has no
+    derivative.
+
+    The estimator works for ``categorical``, ``bits`` and all dynamic programs, such as ``chain``, ``projective_tree``
+    and ``subset`` (:class:`structinf.dp.HypergraphProgram`). A sample of a dynamic program takes the choice of highest
+    noisy score at each node from the goal down. r(z) divides each node among its choices by the softmax, as
+    ``gumbel_crf`` does. Given y, the noisy scores of a node of y have their maximum at the choice of y, and the noise
+    of the other nodes is independent of y.
 
     Parameters
     ----------
@@ -217,7 +266,8 @@ class Rebar(_RelaxedControlVariate):
     References
     ----------
     Tucker, Mnih, Maddison, Lawson & Sohl-Dickstein 2017, REBAR: Low-variance, Unbiased Gradient Estimates for Discrete
-    Latent Variable Models, §3.
+    Latent Variable Models, §3. Fu, Tan, Bi, Chen, Feng & Rush 2020, Latent Template Induction with Gumbel-CRFs, for
+    the noise of a dynamic program.
 
     Examples
     --------
@@ -245,7 +295,8 @@ class Relax(_RelaxedControlVariate):
     (f(y) − c(z̃)) ∇log p(y) + ∇c(z) − ∇c(z̃) + ∇f(y),
 
     where the last term is the gradient in the parameters of f. Value and gradient are unbiased. With η = 0, f may be
-    a black box. The estimator works for ``categorical`` and ``bits``. The gradient in θ has no derivative.
+    a black box. The estimator works for the structures of :class:`structinf.estimators.Rebar`. The gradient in θ has
+    no derivative.
 
     In the backward pass, the parameters of ``control`` get the gradient of the squared norm of the estimate, summed
     over instances, times the absolute value of the gradient of the instance's value. Its expectation is the gradient of
@@ -254,9 +305,9 @@ class Relax(_RelaxedControlVariate):
     Parameters
     ----------
     control : nn.Module, optional
-        Called as ``control(structures, *inputs)`` with relaxed structures (N, *event), N the number of instances times
-        samples, and the rows of the inputs of :func:`structinf.expect`. Returns (N,). Must be twice differentiable.
-        By default 0: the estimator is then :class:`structinf.estimators.Rebar`.
+        Called as ``control(structures, *inputs)`` with relaxed structures (N, *event) in the form of θ, N the number of
+        instances times samples, and the rows of the inputs of :func:`structinf.expect`. Returns (N,). Must be twice
+        differentiable. By default 0: the estimator is then :class:`structinf.estimators.Rebar`.
     samples : int
         The number of samples of each instance, at least 1.
     eta : float

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -109,23 +112,102 @@ def test_muprop_of_a_function_without_a_derivative():
 # ----------------------------------------------------------------------------- rebar and relax
 
 
+class Flat(torch.nn.Module):
+    """A network of the parts of all tensors."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layers = network(size)
+
+    def forward(self, y: Any) -> Tensor:
+        return self.layers(joint(y))
+
+
 def network(size: int) -> torch.nn.Module:
     torch.manual_seed(0)
     layers = torch.nn.Linear(size, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Flatten(0)
     return torch.nn.Sequential(*layers).double()
 
 
-@pytest.mark.parametrize("name", ["categorical", "bits"])
-@pytest.mark.parametrize("kind", ["rebar", "rebar_half", "relax", "relax_black_box"])
+KINDS: dict[str, Callable[[int], Any]] = {
+    "rebar": lambda d: Rebar(),
+    "rebar_half": lambda d: Rebar(eta=0.5, temperature=1.0, samples=3),
+    "relax": lambda d: Relax(control=Flat(d)),
+    "relax_black_box": lambda d: Relax(control=Flat(d), eta=0.0, samples=2),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *itertools.product(("categorical", "bits"), KINDS),
+        ("subset", "rebar"),
+        ("dtw", "relax"),
+        ("subset", "relax_black_box"),
+    ],
+)
 def test_rebar_and_relax_are_unbiased(name, kind):
     oracle, event = STRUCTURES[name]
-    estimator = {
-        "rebar": lambda: Rebar(),
-        "rebar_half": lambda: Rebar(eta=0.5, temperature=1.0, samples=3),
-        "relax": lambda: Relax(control=network(*event)),
-        "relax_black_box": lambda: Relax(control=network(*event), eta=0.0, samples=2),
-    }[kind]()
-    check_unbiased(estimator, oracle, event)
+    check_unbiased(KINDS[kind](math.prod(event)), oracle, event)
+
+
+def joint(y: Any) -> Tensor:
+    return torch.cat([t.flatten(1) for t in (y if isinstance(y, tuple) else (y,))], 1)
+
+
+CHAIN_AND_TREE: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
+    "chain": (si.get_oracle("chain"), ((3, 2), (2, 2))),
+    "projective_tree": (si.get_oracle("projective_tree"), ((4, 4),)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("chain", "rebar"), ("chain", "relax_black_box"), ("projective_tree", "relax")]
+)
+def test_rebar_and_relax_are_unbiased_on_chains_and_trees(name, kind):
+    """The transitions are shared by the batch, so that the gradient is a sum over all draws; g is smooth."""
+    oracle, events = CHAIN_AND_TREE[name]
+    generator, draws, batches = torch.Generator().manual_seed(1), 200, 25
+    theta = [torch.randn(event, dtype=torch.float64, generator=generator) for event in events]
+    size = sum(t.numel() for t in theta)
+    first = torch.randn(size, 6, dtype=torch.float64, generator=generator) / size**0.5
+
+    def f(y: Any) -> Tensor:
+        return (joint(y) @ first).tanh().sum(1) + (joint(y) @ first[:, 0]).square()
+
+    def estimate(method: Any) -> Tensor:
+        leaves = [t.clone().requires_grad_() for t in theta]
+        form = (leaves[0].expand(draws, *events[0]), *leaves[1:])
+        value = si.expect(f, form if len(form) > 1 else form[0], oracle, method, generator=generator)
+        parts = torch.autograd.grad(value.sum(), leaves)
+        return torch.cat([value.detach().sum()[None], *(g.flatten() for g in parts)]) / draws
+
+    exact = estimate("exact")
+    found = torch.stack([estimate(KINDS[kind](size)) for _ in range(batches)])
+    plain = torch.stack(
+        [estimate(si.get_estimator("score_function", samples=1, baseline="none")) for _ in range(batches)]
+    )
+    error = (found.mean(0) - exact).abs()
+    assert (error <= 6 * found.std(0) / batches**0.5 + 1e-12).all()
+    if kind == "rebar":
+        assert found[:, 1:].var(0).sum() < plain[:, 1:].var(0).sum()
+
+
+@pytest.mark.parametrize("name", ["subset", "projective_tree"])
+def test_rebar_has_less_variance_than_the_score_function(name):
+    oracle, event = {"subset": STRUCTURES["subset"], "projective_tree": (si.get_oracle("projective_tree"), (4, 4))}[
+        name
+    ]
+    generator = torch.Generator().manual_seed(2)
+    theta = torch.randn(event, dtype=torch.float64, generator=generator)
+    weight = torch.randn(theta.numel(), dtype=torch.float64, generator=generator)
+
+    def f(y: Tensor) -> Tensor:
+        return (y.flatten(1) @ weight).tanh()
+
+    plain = si.get_estimator("score_function", samples=1, baseline="none")
+    variances = [draws_of(e, oracle, theta, f, 3000)[1].var(0).sum() for e in (Rebar(temperature=1.0), plain)]
+    assert variances[0] < 0.8 * variances[1]
 
 
 def test_rebar_is_relax_without_a_module():
@@ -190,6 +272,42 @@ def test_extreme_and_forbidden_scores(oracle):
     assert si.expect(lambda y: y.sum(1), theta[:0], oracle, "rebar").shape == (0,)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_padding_and_forbidden_parts_of_a_chain(scale):
+    theta = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0)) * scale
+    theta[1, 0, 1] = -torch.inf
+    tags, transitions = theta.requires_grad_(), torch.randn(2, 2, requires_grad=True)
+    seen = []
+
+    class Control(torch.nn.Module):
+        def forward(self, y: tuple[Tensor, Tensor], price: Tensor) -> Tensor:
+            seen.append((y[0].detach(), y[1].shape))
+            return (y[0] * price).sum((1, 2)) + y[1].square().sum((1, 2))
+
+    def f(y: tuple[Tensor, Tensor], price: Tensor) -> Tensor:
+        return (y[0] * price).sum((1, 2)).tanh() + y[1][:, 0, 0]
+
+    estimator, prices = Relax(control=Control(), samples=2), torch.rand(3, 4, 2)
+    value = si.expect(f, (tags, transitions), "chain", estimator, inputs=prices, lengths=[4, 2, 1])
+    value.sum().backward()
+    assert [shape for _, shape in seen] == [(6, 2, 2)] * 2
+    for y, _ in seen:
+        torch.testing.assert_close(y.sum((1, 2)), torch.tensor([4.0, 4, 2, 2, 1, 1]))
+        assert not y[2:4, 0, 1].any()
+    assert tags.grad is not None
+    assert transitions.grad is not None
+    assert tags.grad.isfinite().all()
+    assert transitions.grad.isfinite().all()
+    assert not tags.grad[1, 2:].any()
+    assert tags.grad[1, 0, 1] == 0
+    empty = si.expect(lambda y: y[0].sum((1, 2)), (tags[:0], transitions), "chain", "rebar")
+    assert empty.shape == (0,)
+    forbidden = theta.detach().clone()
+    forbidden[1, 0] = -torch.inf
+    with pytest.raises(si.InfeasibleError, match="batch index 1"):
+        si.expect(lambda y: y[0].sum((1, 2)), (forbidden, transitions), "chain", Rebar(samples=3))
+
+
 def test_padding_of_bits():
     theta = torch.randn(2, 3, requires_grad=True)
     value = si.expect(lambda y: y.sum(1), theta, "bits", Rebar(samples=20), lengths=[1, 3])
@@ -200,8 +318,8 @@ def test_padding_of_bits():
 
 def test_errors_of_relax():
     theta = torch.zeros(2, 3, requires_grad=True)
-    with pytest.raises(si.UnsupportedError, match="closed form for one choice among n and for free bits only"):
-        si.expect(lambda y: y.sum(1), theta, "subset", "rebar", k=2)
+    with pytest.raises(si.UnsupportedError, match=r"closed form for one choice among n, .*; muprop has .*Supported"):
+        si.expect(lambda y: y.sum((1, 2)), torch.zeros(2, 3, 3), "arborescence", "rebar")
     with pytest.raises(si.InvalidInputError, match=r"control must be a torch\.nn\.Module or None, got function"):
         Relax(control=lambda y: y)  # type: ignore[arg-type]
     for option in ({"eta": float("inf")}, {"temperature": 1e-300}):
