@@ -123,8 +123,7 @@ class GumbelKeys(Keys):
         return self._draw((batch, 1), device)
 
     def of_blocks(self, blocks: ActionBlocks, base: Tensor, keys: Tensor, steps: int) -> Tensor:
-        assert blocks.log_sums is not None
-        return self.of_actions(blocks.log_sums, base, keys, steps)
+        return self.of_actions(blocks.log_sums(), base, keys, steps)
 
     def of_actions(self, scores: Tensor, base: Tensor, keys: Tensor, steps: int) -> Tensor:
         if not scores.shape[1]:
@@ -241,9 +240,9 @@ def search(
                 raise dead_end_error(system.label, int(taken[is_dead][0]) // slots.live.shape[1])
         base = slots.totals.flatten()[taken]
         if system.normalize:
-            assert blocks.log_sums is not None
-            base = base - blocks.log_sums.logsumexp(1).masked_fill(best == -torch.inf, 0.0)
+            base = base - blocks.log_sums_of_rows().masked_fill(best == -torch.inf, 0.0)
         slots, parents, action = _choose(blocks, base, slots, taken, keys, steps, k)
+        del blocks  # so that the next scores take the same memory
         if k is None and slots.keys.shape[1] > most:
             raise UnsupportedError(
                 f"an instance of {system.label} has more than {most} sequences of actions; use samples instead of all "
@@ -317,18 +316,22 @@ def _candidates(
     of_blocks = keys.of_blocks(blocks, base, slots.keys.flatten()[taken], steps)
     least = torch.full_like(base, -torch.inf)
     if k is not None:
-        table = slots.keys.new_full((batch * width, of_blocks.shape[1]), -torch.inf)
-        table[taken] = of_blocks
+        # The largest keys of groups of blocks bound the k-th best child too, and 16 k groups almost as tightly.
+        groups = of_blocks.shape[1]
+        while groups % 2 == 0 and groups // 2 * width >= 16 * k:
+            groups //= 2
+        table = slots.keys.new_full((batch * width, groups), -torch.inf)
+        table[taken] = of_blocks.unflatten(1, (-1, groups)).amax(1) if groups < of_blocks.shape[1] else of_blocks
         bounds = torch.cat([table.view(batch, -1), slots.keys.masked_fill(slots.finished < 0, -torch.inf)], 1)
         if bounds.shape[1] >= k:
             least = bounds.topk(k, 1).values[:, -1][taken.div(width, rounding_mode="floor")]
     lowest = torch.finfo(base.dtype).min
     least = least.clamp(min=lowest)
     rows, block = (of_blocks >= least[:, None]).nonzero().unbind(1)
-    actions, scores = blocks.children(rows, block)
+    scores = blocks.children(rows, block)
     of_children = keys.of_actions(scores, base[rows], of_blocks[rows, block], steps)
     index, place = (of_children >= least[rows, None]).nonzero().unbind(1)
-    rows, actions = rows[index], actions[index, place]
+    rows, actions = rows[index], block[index] + place * of_blocks.shape[1]
     order = (rows * max(blocks.scores.shape[1], 1) + actions).argsort()
     return rows[order], actions[order], scores[index, place][order], of_children[index, place][order]
 

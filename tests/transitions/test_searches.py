@@ -13,7 +13,7 @@ from torch import Tensor
 
 import structinf as si
 from structinf.transitions import BitsInOrder, PlackettLuce, Shared, ShiftReduce, enumerate_sequences
-from structinf.transitions.action_blocks import number_of_blocks
+from structinf.transitions.action_blocks import ActionBlocks, number_of_blocks
 
 LOG_P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
 
@@ -270,6 +270,31 @@ def test_blocks_of_actions_leave_out_no_sequence(monkeypatch, actions):
         assert torch.equal(actions_found, found[0][0])
         assert torch.equal(valid, found[0][2])
         torch.testing.assert_close(log_p, found[0][1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["moderate", "large", "low", "forbidden", "several chunks"])
+def test_summaries_of_blocks(monkeypatch, kind, dtype):
+    scores = torch.randn(6, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    if kind == "large":
+        scores = 1000 * scores
+    if kind == "low":
+        scores = scores - 70
+    if kind == "forbidden":
+        scores[0], scores[1, 3:], scores[2, ::5] = -torch.inf, -torch.inf, -torch.inf
+        scores[3, ::64] = -torch.inf
+    if kind == "several chunks":
+        monkeypatch.setattr("structinf.transitions.action_blocks._CHUNK", 300)
+        scores[3], scores[4] = scores[3] - 1000, scores[4] * 30
+    scores = scores.to(dtype)
+    blocks = ActionBlocks.of(scores, sums=True)
+    padded = torch.nn.functional.pad(scores, (0, 20), value=-torch.inf).double().view(6, 5, 64)
+    assert torch.equal(blocks.best.double(), padded.amax(1))
+    tolerance = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-13, "atol": 1e-12}
+    torch.testing.assert_close(blocks.log_sums(), padded.logsumexp(1), **tolerance)
+    torch.testing.assert_close(blocks.log_sums_of_rows(), scores.double().logsumexp(1), **tolerance)
+    rows, block = torch.tensor([0, 1, 1, 4]), torch.tensor([0, 43, 44, 63])
+    assert torch.equal(blocks.children(rows, block).double(), padded[rows, :, block])
 
 
 def test_stochastic_beams_with_blocks_of_actions():
