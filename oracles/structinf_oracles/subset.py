@@ -174,6 +174,12 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         self._check_enough(above)
         return taken
 
+    def sum_bounds(self) -> tuple[float, float] | None:
+        """Return the bounds of the size of a subset; None with instance data."""
+        if self.bound:
+            return None
+        return 0 if self.at_most else single_size(self), single_size(self)
+
     def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         """Return argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1 with Σ μ = k, or Σ μ ≤ k: μ = clip(θ − τ, 0, 1) for some τ."""
         return capped_simplex.nearest(self._scores(theta), self._size(theta), at_most=self.at_most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
@@ -39,6 +40,9 @@ class AtLeastOne(GibbsOracle, Projectable, Enumerable, LinearlyConstrained):
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
         check_feasible(theta.detach().amax(1) > -torch.inf, "structure of or")
         return _log_sum_of_some(theta)
+
+    def sum_bounds(self) -> tuple[float, float]:
+        return 1, math.inf
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         """Return the projection onto 0 ≤ μ ≤ 1 with Σ μ ≥ 1: the clipped scores, or the sparsemax if their sum is less.

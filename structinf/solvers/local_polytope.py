@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InfeasibleError
+from .cardinality_program import CardinalitySolution, solve_cardinalities
 from .face_search import ROUNDING, Faces, LocalProgram, bound_objective, search_faces
 from .face_system import FaceSystem
 from .factor_projections import FactorProjection, FactorSupport
@@ -72,6 +73,8 @@ class LocalPolytopeResult:
         The number of batched calls of oracles.
     supports : list of (rows, supports)
         The supports of the factors, for each part of the batch.
+    direct : (rows, solution) or None
+        The instances that Newton's method has solved, without supports.
     """
 
     mean: Tensor
@@ -83,6 +86,7 @@ class LocalPolytopeResult:
     iterations: Tensor
     oracle_calls: int
     supports: list[tuple[Tensor, list[FactorSupport]]]
+    direct: tuple[Tensor, CardinalitySolution] | None = None
 
 
 def jacobian_product(
@@ -113,6 +117,9 @@ def jacobian_product(
     # A variable of no factor is its score over the curvature, cut to [0, 1].
     inside = (problem.degree == 0) & (result.mean > 0) & (result.mean < 1)
     theta, others = torch.where(inside, mean / curvature, 0.0), [torch.zeros_like(a) for a in additional]
+    if result.direct is not None:
+        rows, solution = result.direct
+        theta[rows] = solution.vjp(rows, mean[rows])
     for rows, supports in result.supports:
         fixed = problem.forbidden[rows] | (problem.degree == 0)
         inverse = (~fixed).double() / curvature
@@ -191,6 +198,7 @@ class _ADMM:
         self.iterations = torch.zeros(size, dtype=torch.int64, device=device)
         self.supports: list[tuple[Tensor, list[FactorSupport]]] = []
         self.oracle_calls = 0
+        self.direct: tuple[Tensor, CardinalitySolution] | None = None
 
     def run(self) -> LocalPolytopeResult:
         if self.problem.groups and len(self.mean):
@@ -205,6 +213,7 @@ class _ADMM:
             self.iterations,
             self.oracle_calls,
             self.supports,
+            self.direct,
         )
 
     # -- iterations --------------------------------------------------------------------------
@@ -224,6 +233,10 @@ class _ADMM:
         check, self.anchor = _FIRST_SEARCH, None
         self.nonzero: Tensor | None = None
         self.searched = torch.zeros_like(self.rows, dtype=torch.bool)
+        self.copies = [y.clone() for y in self.multipliers]
+        self._solve_directly()
+        if not len(self.rows):
+            return
         for iteration in range(1, self.max_iter + 1):
             residuals = self._advance()
             if iteration % 10 == 0 and iteration <= 500:
@@ -243,6 +256,23 @@ class _ADMM:
                 self._keep(tried, left)
             if not len(self.rows):
                 return
+
+    def _solve_directly(self) -> None:
+        """Finish the instances that Newton's method can solve, if all factors are bounds of sums."""
+        found = solve_cardinalities(self.problem, self.curvature) if self.curvature else None
+        if found is None:
+            return
+        rows = found.solved.nonzero()[:, 0]
+        for own, new in (
+            (self.mean, found.mean),
+            (self.value, found.value),
+            (self.gap, found.gap),
+            (self.residual, found.residual),
+            (self.iterations, found.steps),
+        ):
+            own[rows] = new[rows]
+        self.direct = rows, found
+        self._keep(self.rows, (~found.solved).nonzero()[:, 0])
 
     def _score_size(self) -> Tensor:
         """Return the mean absolute score of a coordinate, plus that of an additional part, (B,)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from torch.autograd import gradcheck
 import structinf as si
 from structinf.errors import InfeasibleError
 from structinf.factor_graphs.logic import AtLeastOne, OrWithOutput
+from structinf.solvers import local_polytope
 from structinf.solvers.active_set import active_set
+from structinf.solvers.cardinality_program import solve_cardinalities
 from structinf.testing import check_relaxation
 
 DOUBLE = torch.float64
@@ -47,6 +50,13 @@ def rows_and_columns(n: int) -> si.FactorGraph:
     graph = si.FactorGraph((n, n))
     for line in (*graph.variables, *graph.variables.T):
         graph.add("xor", line)
+    return graph
+
+
+def disjunctions(n: int) -> si.FactorGraph:
+    graph = si.FactorGraph((n, n))
+    for line in (*graph.variables, *graph.variables.T):
+        graph.add("or_out", line)  # no bound of a sum, so that the solver is ADMM
     return graph
 
 
@@ -360,7 +370,7 @@ def test_factor_without_a_finite_structure_is_named(relaxation: str) -> None:
     with pytest.warns(
         si.ConvergenceWarning, match="the worst at batch index 2"
     ):  # the error renumbers no later warning
-        si.relax(scores, rows_and_columns(8), relaxation, max_iter=1)
+        si.relax(scores, disjunctions(8), relaxation, max_iter=1)
 
 
 def test_other_oracles_are_refused() -> None:
@@ -372,7 +382,7 @@ def test_other_oracles_are_refused() -> None:
 
 def test_unconverged_instances_are_reported() -> None:
     with pytest.warns(si.ConvergenceWarning, match="lp_sparsemap of factor_graph: 1 of 1 instances"):
-        si.relax(normal(8, 8), rows_and_columns(8), "lp_sparsemap", max_iter=1)
+        si.relax(normal(8, 8), disjunctions(8), "lp_sparsemap", max_iter=1)
 
 
 def test_instances_do_not_depend_on_the_batch() -> None:
@@ -444,3 +454,71 @@ def test_projections_of_disjunctions(oracle: AtLeastOne | OrWithOutput) -> None:
     assert oracle.project(theta[:0]).shape == (0, 5)
     with pytest.raises(InfeasibleError, match="structure of or"):
         AtLeastOne().project(torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]]))
+
+
+# ----------------------------------------------------------------------------- bounds of sums
+
+
+def bounds_of_sums(seed: int) -> si.FactorGraph:
+    """A graph whose factors bound sums of variables, some of them negated or repeated."""
+    rng = random.Random(seed)
+    graph = si.FactorGraph(7)
+    for kind in ("or", "subset", "at_most_one", "imply", "budget")[: 2 + seed % 4]:
+        chosen = rng.sample(range(7), 4)
+        if kind == "budget":
+            chosen[0] = chosen[1]
+        options: dict[str, Any] = {"k": 2} if kind in ("subset", "budget") else {}
+        if kind not in ("imply", "subset"):
+            options["negated"] = [rng.random() < 0.4 for _ in chosen]
+        graph.add(kind, chosen, **options)
+    return graph
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_newton_finds_the_solution_of_admm(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, theta = bounds_of_sums(seed), normal(6, 7, seed=seed) * (0.1, 1.0, 30.0, 1000.0)[seed % 4]
+    theta[5, seed % 7] = -math.inf
+    solved, results = solve_cardinalities, []
+    for solver in (solved, lambda *_: None):
+        monkeypatch.setattr(local_polytope, "solve_cardinalities", solver)
+        scores = theta.clone().requires_grad_()
+        solution = si.infer(scores, graph, EXACT)
+        solution.mean.backward(normal(6, 7, seed=9))
+        assert solution.converged is not None
+        assert solution.converged.all()
+        results.append((solution.mean.detach(), solution.value.detach(), scores.grad))
+    for own, other in zip(*results, strict=True):
+        torch.testing.assert_close(own, other, atol=1e-9, rtol=1e-9)
+
+
+def test_newton_on_ties_and_gradients() -> None:
+    graph = rows_and_columns(4)
+    assert si.infer(normal(3, 4, 4), graph, EXACT).oracle_calls == 0  # no iteration of ADMM
+    ties = torch.zeros(2, 4, 4, dtype=DOUBLE)
+    ties[1, 0, 0] = 1e-12
+    torch.testing.assert_close(si.relax(ties, graph, EXACT), torch.full_like(ties, 0.25), atol=1e-10, rtol=0)
+    rounded = normal(4, 4, 4).round().requires_grad_()
+    mean = si.relax(rounded, graph, EXACT)
+    torch.testing.assert_close(mean.sum(1), torch.ones(4, 4, dtype=DOUBLE))
+    mean.square().sum().backward()
+    assert rounded.grad is not None
+    assert rounded.grad.isfinite().all()
+    for seed in (1, 3):
+        scores = normal(2, 7, seed=seed).requires_grad_()
+        assert gradcheck(lambda t, seed=seed: si.relax(t, bounds_of_sums(seed), EXACT), scores)
+    single = si.relax(normal(3, 4, 4).float(), graph, EXACT)
+    assert single.dtype is torch.float32
+    torch.testing.assert_close(single.double(), si.relax(normal(3, 4, 4), graph, EXACT), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_subsets_with_instance_data_take_iterations(data: bool) -> None:
+    graph, theta = si.FactorGraph(4), normal(2, 4)
+    options: dict[str, Any] = {"instance_data": ["k"]} if data else {"k": 2}
+    graph.add("subset", graph.variables, **options)
+    graph.add("or", graph.variables[:2])
+    found = si.infer(theta, graph, EXACT, **({"k": [2, 2]} if data else {}))
+    fixed = si.FactorGraph(4)
+    fixed.add("subset", fixed.variables, k=2)
+    fixed.add("or", fixed.variables[:2])
+    torch.testing.assert_close(found.mean, si.relax(theta, fixed, EXACT), atol=1e-10, rtol=0)
