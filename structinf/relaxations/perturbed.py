@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -17,10 +17,12 @@ from ..parts import (
     Parts,
     as_tuple,
     batch_size,
+    check_scale_now,
     divide_by_temperature,
     inner_product,
     map_parts,
     multiply_by_temperature,
+    pack,
 )
 from ..relaxation import RegularizedRelaxation, noise_unsupported_reason
 from ..shapes import Float
@@ -49,9 +51,10 @@ class Perturbed(RegularizedRelaxation):
         :mod:`structinf.noise`. With Gumbel noise, ``categorical`` gives the softmax.
     sigma : float or Tensor
         The scale σ of the noise, above 0. A smaller σ gives a mean closer to the argmax, and derivatives of larger
-        variance. A tensor with one number receives a gradient: F(θ) is σ F₁(θ / σ) for the function F₁ of noise of
-        scale 1, so that the derivative of the value is E⟨U, Y⟩, and that of the mean comes from the Jacobian. Not for
-        multiplicative noise.
+        variance. A tensor with one number receives a gradient. For additive noise, F(θ) is σ F₁(θ / σ) for the function
+        F₁ of noise of scale 1, so that the derivative of the value is E⟨U, Y⟩, and that of the mean comes from the
+        Jacobian. For multiplicative noise, the derivative of the value is E Σ θᵢ wᵢ (Uᵢ − σ) Yᵢ for the factors w, and
+        that of the mean is E[Y Σ ((Uᵢ² − 1) / σ − Uᵢ)], whose variance grows with the number of parts.
     samples : int
         The number of samples, at least 1.
     control_variate : "leave_one_out", "argmax" or "none"
@@ -103,8 +106,6 @@ class Perturbed(RegularizedRelaxation):
         check_flag("antithetic", self.antithetic)
         if self._is_multiplicative and noise != get_noise("normal"):
             raise InvalidInputError(f'perturbation="multiplicative" needs noise="normal", got noise={noise!r}')
-        if self._is_multiplicative and isinstance(self.sigma, Tensor):
-            raise InvalidInputError('sigma must be a number with perturbation="multiplicative", got a tensor')
         if self.antithetic and not noise.symmetric:
             raise InvalidInputError(f"antithetic samples need symmetric noise, but {noise!r} is not symmetric")
         if self.antithetic and self.samples % 2:
@@ -125,15 +126,15 @@ class Perturbed(RegularizedRelaxation):
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         if isinstance(self.sigma, Tensor):
+            if self._is_multiplicative:
+                return self._at_number().solve(oracle, theta)
             found = self._at_sigma_1().solve(oracle, divide_by_temperature(theta, self.sigma, "sigma"))
             return replace(found, value=multiply_by_temperature(found.value, self.sigma))
         result = self._run(oracle, theta)
         mean, weights = self._attach(result, oracle, theta)
         return Solution(
             mean=mean,
-            value=autograd.attach_envelope_gradient(
-                result.value, theta, self._value_gradient(result, mean, oracle, theta)
-            ),
+            value=self._attach_value(result, oracle, theta, mean if self._scale is None else None),
             weights=weights,
             oracle_calls=1,
             make_support=lambda: result.structures,
@@ -141,6 +142,8 @@ class Perturbed(RegularizedRelaxation):
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         if isinstance(self.sigma, Tensor):
+            if self._is_multiplicative:
+                return self._at_number().mean(oracle, theta)
             return self._at_sigma_1().mean(oracle, divide_by_temperature(theta, self.sigma, "sigma"))
         return self._attach(self._run(oracle, theta, with_value=False), oracle, theta)[0]
 
@@ -160,17 +163,21 @@ class Perturbed(RegularizedRelaxation):
 
     def conjugate_and_omega(self, oracle: Oracle, theta: Parts, y: Parts) -> tuple[Tensor, Tensor]:
         if isinstance(self.sigma, Tensor):
+            if self._is_multiplicative:
+                return self._at_number().conjugate_and_omega(oracle, theta, y)
             scaled = divide_by_temperature(theta, self.sigma, "sigma")
             value, omega = self._at_sigma_1().conjugate_and_omega(oracle, scaled, y)
             return multiply_by_temperature(value, self.sigma), multiply_by_temperature(omega, self.sigma)
         # Estimate Ω and F from the same samples: their errors cancel, so that the loss is never negative.
         result = self._run(oracle, theta)
-        mean = self._attach(result, oracle, theta)[0]
-        value = autograd.attach_envelope_gradient(
-            result.value, theta, self._value_gradient(result, mean, oracle, theta)
-        )
+        value = self._attach_value(result, oracle, theta)
         if self._is_multiplicative:
-            shift = map_parts(lambda t, w: torch.where(t.isinf(), 0.0, t) * (w.mean(0) - 1), theta, result.factors)
+            sigma = self.sigma if self._scale is None else self._scale
+            shift = map_parts(
+                lambda t, u: torch.where(t.isinf(), 0.0, t) * (multiplicative_factors(u, sigma).mean(0) - 1),
+                theta,
+                result.noise,
+            )
         else:
             shift = map_parts(lambda u: self.sigma * u.mean(0), result.noise)
         return value, -inner_product(shift, y)
@@ -181,6 +188,18 @@ class Perturbed(RegularizedRelaxation):
         """Return the relaxation of scores divided by σ, with the same generator."""
         new = copy.copy(self)
         object.__setattr__(new, "sigma", 1.0)
+        return new
+
+    # The tensor σ (1,) of multiplicative noise, if it receives a gradient; ``sigma`` is then its number.
+    _scale: ClassVar[Tensor | None] = None
+
+    def _at_number(self) -> Perturbed:
+        """Return the relaxation with the number of the tensor σ, and the same generator."""
+        number = check_scale_now("sigma", cast(Tensor, self.sigma))
+        new = copy.copy(self)
+        object.__setattr__(new, "sigma", number.item())
+        if number.requires_grad:
+            object.__setattr__(new, "_scale", number.reshape(1))
         return new
 
     @property
@@ -214,7 +233,26 @@ class Perturbed(RegularizedRelaxation):
             return _Samples(self, oracle, fixed, perturbed.noise, structures, means, value)
 
     def _attach(self, result: _Samples, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
-        return autograd.attach_vjp(result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
+        what = f"{self.label()} of {oracle.label()}"
+        if self._scale is None:
+            return autograd.attach_vjp(result, theta, what, _SECOND_ORDER_HINT)
+        inputs = *as_tuple(theta), self._scale.to(as_tuple(theta)[0])
+        mean, weights = autograd.attach_vjp(_SamplesAndScale(result), inputs, what, _NO_SECOND_ORDER_HINT)
+        return pack(as_tuple(mean), isinstance(theta, tuple)), weights
+
+    def _attach_value(self, result: _Samples, oracle: Oracle, theta: Parts, mean: Parts | None = None) -> Tensor:
+        """Return the value with its gradients, given the ``mean`` with its Jacobian in θ."""
+        if mean is None:
+            mean = autograd.attach_vjp(result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)[0]
+        gradient = self._value_gradient(result, mean, oracle, theta)
+        if self._scale is None:
+            return autograd.attach_envelope_gradient(result.value, theta, gradient)
+        inputs = *as_tuple(theta), self._scale.to(as_tuple(theta)[0])
+        message = f"{self.label()} offers first derivatives only for a tensor sigma; {_NO_SECOND_ORDER_HINT}"
+        slopes = (
+            autograd.raise_on_backward(t, inputs, message) for t in (*as_tuple(gradient), result.slope_of_value())
+        )
+        return autograd.attach_envelope_gradient(result.value, inputs, tuple(slopes))
 
     def _value_gradient(self, result: _Samples, mean: Parts, oracle: Oracle, theta: Parts) -> Parts:
         """Return ∇F: the mean, or for multiplicative noise the mean of the structures times their factors."""
@@ -223,13 +261,15 @@ class Perturbed(RegularizedRelaxation):
         weighed = map_parts(torch.mul, result.factors, result.structures)
         means = map_parts(lambda t: t.mean(0), weighed)
         factor_weighted = _Samples(self, oracle, result.theta, result.noise, weighed, means, result.value)
-        slope = self._attach(factor_weighted, oracle, theta)[0]
+        what = f"{self.label()} of {oracle.label()}"
+        slope = autograd.attach_vjp(factor_weighted, theta, what, _SECOND_ORDER_HINT)[0]
         # The samples estimate derivatives of expectations of functions of x = θ exp(σU − σ²/2), here E[x Y]. ∇F is
         # E[x Y] / θ, so the result is multiplied by a factor with the value 1 and the derivative −1/θ.
         moved = map_parts(lambda t: torch.where((t == 0) | t.isinf(), 1.0, t), theta)
         return map_parts(lambda m, t: m * (t.detach() / t), slope, moved)
 
 
+_NO_SECOND_ORDER_HINT = "for second derivatives, pass sigma as a number"
 _SECOND_ORDER_HINT = "a Fenchel-Young loss of this relaxation estimates second derivatives"
 
 
@@ -256,6 +296,11 @@ class _Samples:
 
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         """Return E[s ∇ν(U)] / σ, where s = ⟨Y, v⟩ + c for cotangents v of the mean and c of the weights."""
+        weights = self.weigh(mean_cotangent, weights_cotangent)
+        return map_parts(lambda t, u: self._score_weighted_sum(weights, t, u), self.theta, self.noise)
+
+    def weigh(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Tensor:
+        """Return s / (n σ) less its control variate, (n, B)."""
         n, control_variate = self.options.samples, self.options.control_variate
         if n == 1 and control_variate == "leave_one_out":
             control_variate = "argmax"
@@ -273,8 +318,16 @@ class _Samples:
         # Antithetic pairs need no leave-one-out mean: a constant cancels, because their noise scores are opposite.
         if control_variate == "leave_one_out" and not self.options.antithetic:
             s, scale = s - s.mean(0), scale * (n - 1) / n  # n / (n - 1) times s minus the mean of the other samples
-        weights = s / scale
-        return map_parts(lambda t, u: self._score_weighted_sum(weights, t, u), self.theta, self.noise)
+        return s / scale
+
+    def slope_of_value(self) -> Tensor:
+        """Return the derivative of the value in σ for multiplicative noise, E Σ θ w (U − σ) Y, (B,)."""
+        sigma = cast(float, self.options.sigma)
+        moved = map_parts(
+            lambda t, w, u: torch.where(t.isinf(), 0.0, t * w * (u - sigma)), self.theta, self.factors, self.noise
+        )
+        pairs = zip(as_tuple(moved), as_tuple(self.structures), strict=True)
+        return torch.stack([(m * y).flatten(2).sum(2) for m, y in pairs]).sum(0).mean(0)
 
     @staticmethod
     def _inner_products(structures: Parts, v: Parts) -> Tensor:
@@ -291,3 +344,30 @@ class _Samples:
         if self.options.perturbation == "multiplicative":
             return torch.where((theta == 0) | theta.isinf(), 0.0, total / theta)
         return torch.where(theta.isinf(), 0.0, total)
+
+
+@dataclass(frozen=True)
+class _SamplesAndScale:
+    """The samples of multiplicative noise, with the gradient in σ beside the gradient in θ."""
+
+    samples: _Samples
+
+    @property
+    def mean(self) -> Parts:
+        return as_tuple(self.samples.mean)
+
+    @property
+    def weights(self) -> Tensor:
+        return self.samples.weights
+
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
+        """Return E[s ∇ν(U)] / (σ θ), and E[s Σ ((U² − 1) / σ − U)], the score of the factors in σ."""
+        own = self.samples
+        v = None if mean_cotangent is None else pack(as_tuple(mean_cotangent), isinstance(own.theta, tuple))
+        weights, sigma = own.weigh(v, weights_cotangent), cast(float, own.options.sigma)
+        scores = []
+        for t, u in zip(as_tuple(own.theta), as_tuple(own.noise), strict=True):
+            # Parts without noise, in the padding, have draws of 0.
+            is_fixed = (t == 0) | t.isinf() | (u == 0)
+            scores.append(torch.where(is_fixed, 0.0, u.square() - 1 - sigma * u).flatten(2).sum(2))
+        return *as_tuple(own.vjp(v, weights_cotangent)), (weights * torch.stack(scores).sum(0)).sum(0)

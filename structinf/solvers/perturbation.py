@@ -89,7 +89,7 @@ def perturb(
     return NoisyCopies(oracle.repeat(samples), merge_samples(copies), drawn)
 
 
-def multiplicative_factors(u: Tensor, scale: float) -> Tensor:
+def multiplicative_factors(u: Tensor, scale: float | Tensor) -> Tensor:
     """Return exp(σu − σ²/2) for σ = ``scale``; its mean is 1 for standard normal u."""
     return (scale * u - 0.5 * scale * scale).exp()
 

@@ -213,6 +213,60 @@ def test_wrong_scales(relaxation: str) -> None:
         layer(torch.zeros(3))
 
 
-def test_multiplicative_noise_takes_a_number() -> None:
-    with pytest.raises(InvalidInputError, match='sigma must be a number with perturbation="multiplicative"'):
-        si.get_relaxation("perturbed", perturbation="multiplicative", sigma=torch.tensor(1.0))
+@pytest.mark.parametrize("options", [{"samples": 20}, {"samples": 20, "antithetic": True}, {"samples": 1}])
+@pytest.mark.parametrize(("oracle", "shape"), [("categorical", (3, 4)), ("chain", (2, 3, 2))])
+def test_multiplicative_noise_of_a_tensor(oracle: str, shape: tuple[int, ...], options: Any) -> None:
+    first = scores(*shape).requires_grad_()
+    theta = (first, scores(2, 2)) if oracle == "chain" else first
+
+    def infer(sigma: Any) -> Any:
+        return si.infer(theta, oracle, "perturbed", sigma=sigma, generator=rng(), **multiplicative)
+
+    multiplicative = {"perturbation": "multiplicative", **options}
+    found, expected, plain = infer(number(0.7)), infer(0.7), infer(number(0.7, grad=False))
+    for one in (found, plain):
+        mean, known = (solution.mean[0] if oracle == "chain" else solution.mean for solution in (one, expected))
+        assert torch.equal(mean, known)
+        assert torch.equal(one.value, expected.value)
+        v = scores(*shape)
+        slopes = [torch.autograd.grad((t * v).sum(), first, retain_graph=True)[0] for t in (mean, known)]
+        assert torch.equal(*slopes)
+        slopes = [torch.autograd.grad(t.value.sum(), first, retain_graph=True)[0] for t in (one, expected)]
+        torch.testing.assert_close(*slopes)
+    assert gradcheck(lambda sigma: infer(sigma).value, number(0.7))
+
+
+def test_multiplicative_losses_and_second_derivatives() -> None:
+    theta, sigma, y = scores(2, 3).requires_grad_(), number(0.6), torch.tensor([1, 0])
+    options: dict[str, Any] = {"perturbation": "multiplicative", "samples": 30, "sigma": sigma}
+    loss = si.FenchelYoungLoss("categorical", "perturbed", reduction="none", **options)
+    assert (loss(theta, y, generator=rng()) >= 0).all()
+    assert gradcheck(lambda t, _: loss(t, y, generator=rng()), (theta, sigma))
+    value = si.infer(theta, "categorical", "perturbed", generator=rng(), **options).value.sum()
+    for wanted in (theta, sigma):
+        (slope,) = torch.autograd.grad(value, wanted, create_graph=True)
+        with pytest.raises(si.UnsupportedError, match="pass sigma as a number"):
+            slope.sum().backward()
+    layer = si.Layer("categorical", "perturbed", **{**options, "sigma": nn.Parameter(torch.tensor(0.5))})
+    forbidden = torch.tensor([[1.0, 2.0, 0.0, -math.inf]], requires_grad=True)
+    layer(forbidden)[0, 0].backward()
+    assert layer.sigma.grad is not None
+    assert layer.sigma.grad.isfinite()
+    assert forbidden.grad is not None
+    assert forbidden.grad[0, 2:].tolist() == [0, 0]
+
+
+def test_the_gradient_of_multiplicative_means_is_unbiased() -> None:
+    # θ₀W₀ beats θ₁W₁ with probability Φ(z) for z = log(θ₀/θ₁) / (σ√2).
+    repeats, sigma = 20_000, number(0.6)
+    theta = torch.tensor([1.2, 0.9], dtype=torch.float64).expand(repeats, 2)
+    options = {"perturbation": "multiplicative", "sigma": sigma, "generator": rng()}
+    solution = si.infer(theta, "categorical", "perturbed", **options)
+    z = math.log(1.2 / 0.9) / (0.6 * math.sqrt(2))
+    (slope,) = torch.autograd.grad(solution.mean[:, 0].mean(), sigma, retain_graph=True)
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    assert slope.item() == pytest.approx(-density * z / 0.6, abs=0.03)
+    # E max(θ₀W₀, θ₁W₁) has the derivative √2 θ₀ φ(a) for a = z + σ/√2.
+    (slope,) = torch.autograd.grad(solution.value.mean(), sigma)
+    a = z + 0.6 / math.sqrt(2)
+    assert slope.item() == pytest.approx(math.sqrt(2) * 1.2 * math.exp(-a * a / 2) / math.sqrt(2 * math.pi), abs=0.02)
