@@ -362,7 +362,15 @@ def _prepare_process(caller: str) -> None:
         return
     # The processes share the cores.
     torch.set_num_threads(1)
-    # loky collects garbage once a second, which takes up to half a second for the objects of all imported modules.
+
+
+@functools.cache
+def _freeze_objects(oracle: type[Oracle]) -> None:
+    """Exclude all objects of this process from garbage collection, after the first call of an oracle of this type.
+
+    loky collects garbage once a second, which takes up to half a second for the objects of all imported modules. The
+    first call of an oracle may import its solver.
+    """
     gc.collect()
     gc.freeze()
 
@@ -410,9 +418,11 @@ def _solve_chunk(
             structures = [t.numpy() for t in as_tuple(y)]
         except Exception as found:
             error = found if process == _process_name() else _as_picklable(found, oracle)
+    seconds = time.perf_counter() - start
+    if process != _process_name():
+        _freeze_objects(type(oracle))
     if marker:
         os.remove(marker)
-    seconds = time.perf_counter() - start
     return _Result(rows, seconds, structures, [(str(w.message), w.category) for w in caught], error)
 
 

@@ -139,6 +139,7 @@ class UnpicklableError(Exception):
 
 def test_warnings_and_errors_of_another_process_come_back(monkeypatch):
     monkeypatch.setattr(processes, "_prepare_process", lambda _: None)
+    monkeypatch.setattr(processes, "_freeze_objects", lambda _: None)
 
     class Oracle(si.Oracle):
         event_ndim = 1
