@@ -58,7 +58,7 @@ def trained_relax(theta: Tensor, oracle: Any, g: Function, rng: torch.Generator)
     estimator = Relax(control=control, samples=CALLS, eta=0.0)
     optimizer = torch.optim.Adam(control.parameters(), 1e-2)
     few = theta[:64].detach().requires_grad_()
-    for _ in range(min(300, len(theta) // 4)):
+    for _ in range(min(300, len(theta) // 40)):
         optimizer.zero_grad()
         si.expect(g, few, oracle, estimator, generator=rng).sum().backward()
         optimizer.step()
