@@ -1,4 +1,4 @@
-"""The quadratic program over the local polytope of a graph whose factors only bound sums of variables.
+"""The quadratic program over the local polytope of a graph whose factors bound sums of variables, except for one.
 
 The structures of such a factor are the 0/1 vectors y with low ≤ Σ y ≤ high, and their convex hull is given by the same
 bounds for 0 ≤ y ≤ 1. The local polytope is therefore the set of all 0 ≤ μ ≤ 1 with E μ = h or E μ ≤ h, with a row for
@@ -8,7 +8,10 @@ each bound. The program
 
 has the dual  max_ν Σ_i min_{0 ≤ μ_i ≤ 1} (½ curvature μ_i² − (θ − Eᵀ ν)_i μ_i) − ⟨ν, h⟩  with ν ≥ 0 for inequalities.
 Its solution gives μ = clip((θ − Eᵀ ν) / curvature, 0, 1). A projected Newton method with a line search solves the dual:
-its Hessian is E S Eᵀ / curvature, where S selects the coordinates between 0 and 1.
+its Hessian is E J Eᵀ, where J is the Jacobian of μ: it selects the coordinates between 0 and 1.
+
+One other factor, such as a tree, replaces the interval [0, 1] of its coordinates by the hull of its structures. Their μ
+is then the projection of (θ − Eᵀ ν) / curvature onto the hull, and J projects onto the affine hull of its support.
 
 References
 ----------
@@ -20,12 +23,13 @@ problems with singular solutions, Computational Optimization and Applications 28
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from .direct_mean import describes_argmax
+from .factor_projections import FactorProjection, FactorSupport, GroupScores
 from .local_polytope_scores import LocalPolytope
 
 __all__ = ["CardinalitySolution", "SumBounded", "solve_cardinalities"]
@@ -63,20 +67,22 @@ class SumBounded(Protocol):
 
 @dataclass
 class CardinalitySolution:
-    """The solutions of R instances.
+    """The solutions of a batch.
 
     Attributes
     ----------
-    mean : (R, n) Tensor
+    mean : (B, n) Tensor
         μ.
-    value, gap : (R,) Tensor
+    value, gap : (B,) Tensor
         The objective, and a bound of its distance to the maximum.
-    residual : (R,) Tensor
+    residual : (B,) Tensor
         The largest violation of a bound.
-    steps : (R,) int64 Tensor
+    steps : (B,) int64 Tensor
         The number of Newton steps.
-    solved : (R,) bool Tensor
+    solved : (B,) bool Tensor
         Whether the solution is exact up to rounding.
+    oracle_calls : int
+        The number of batched calls of the oracle.
     """
 
     mean: Tensor
@@ -85,25 +91,30 @@ class CardinalitySolution:
     residual: Tensor
     steps: Tensor
     solved: Tensor
+    oracle_calls: int
     _matrix: Tensor
     _active: Tensor
-    _inside: Tensor
-    _curvature: float
+    _faces: list[tuple[Tensor, _Face]]
 
-    def vjp(self, rows: Tensor, cotangent: Tensor) -> Tensor:
-        """Return the products of cotangents (R', n) with the Jacobian of the mean of the instances ``rows`` (R',)."""
-        inside, active = self._inside[rows].to(cotangent), self._active[rows].to(cotangent)
-        hessian = _hessian(self._matrix, self._inside[rows], active)
-        factor = _cholesky(hessian, cotangent.new_full((len(rows),), _REGULARIZATION))
-        side = active * ((inside * cotangent) @ self._matrix.mT)
-        y = torch.zeros_like(side)
-        for _ in range(3):
-            y = y + torch.cholesky_solve((side - (hessian @ y[..., None])[..., 0])[..., None], factor)[..., 0]
-        return inside * (cotangent - y @ self._matrix) / self._curvature
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        """Return the products of cotangents (B, n) with the Jacobian of the mean."""
+        product = torch.zeros_like(cotangent)
+        for rows, face in self._faces:
+            active = self._active[rows].to(cotangent)
+            hessian = face.hessian(self._matrix) * active[:, None] * active[..., None]
+            factor = _cholesky(hessian, cotangent.new_full((len(rows),), _REGULARIZATION))
+            side = active * (face.apply(cotangent[rows]) @ self._matrix.mT)
+            y = torch.zeros_like(side)
+            for _ in range(3):
+                y = y + torch.cholesky_solve((side - (hessian @ y[..., None])[..., 0])[..., None], factor)[..., 0]
+            product[rows] = face.apply(cotangent[rows] - y @ self._matrix)
+        return product
 
 
 def solve_cardinalities(problem: LocalPolytope, curvature: float) -> CardinalitySolution | None:
-    """Return the solutions of all instances; None if a factor is no bound of a sum, or if the program is large.
+    """Return the solutions of all instances, or None if the method does not apply.
+
+    It applies if all factors are bounds of sums, except for at most one other factor, and if the program is not large.
 
     Parameters
     ----------
@@ -114,13 +125,12 @@ def solve_cardinalities(problem: LocalPolytope, curvature: float) -> Cardinality
     """
     size, count = problem.theta.shape
     entries: list[tuple[Tensor, Tensor, Tensor, bool]] = []  # the coordinates and signs of rows, h, and whether E μ = h
+    others = []
     for group in problem.groups:
-        oracle = group.oracle
-        if not isinstance(oracle, SumBounded) or not describes_argmax(type(oracle), "sum_bounds"):
-            return None
-        bounds = None if group.additional.shape[2] else oracle.sum_bounds()
-        if bounds is None or group.index.shape != group.group.variables.shape:
-            return None
+        bounds = _bounds(group)
+        if bounds is None:
+            others.append(group)
+            continue
         (low, high), shift = bounds, group.offset.sum(1)
         if low == high:
             entries.append((group.index, group.sign, high - shift, True))
@@ -132,96 +142,274 @@ def solve_cardinalities(problem: LocalPolytope, curvature: float) -> Cardinality
     rows = sum(len(index) for index, *_ in entries)
     if rows > _MOST_ROWS or size * max(rows, 1) * count > _MOST_ENTRIES:
         return None
+    if others and not (rows and len(others) == 1 and _is_simple(others[0])):
+        return None
     matrix, first = problem.theta.new_zeros(rows, count), 0
     for index, sign, *_ in entries:
         matrix[first : first + len(index)].scatter_add_(1, index, sign.expand(index.shape))
         first += len(index)
     limits = torch.cat([h.expand(len(index)) for index, _, h, _ in entries] or [matrix[:, 0]])
     equal = [torch.full((len(index),), is_equal, device=matrix.device) for index, *_, is_equal in entries]
-    return _Newton(problem, curvature, matrix, limits, torch.cat(equal or [matrix[:, 0] > 0])).run()
+    inner = _Hull(problem, curvature, others[0]) if others else _Box(problem, curvature)
+    return _Newton(problem, curvature, inner, matrix, limits, torch.cat(equal or [matrix[:, 0] > 0])).run()
+
+
+def _bounds(group: GroupScores) -> tuple[float, float] | None:
+    """Return the bounds of the sums of a group of factors; None for other factors."""
+    oracle = group.oracle
+    if not isinstance(oracle, SumBounded) or not describes_argmax(type(oracle), "sum_bounds"):
+        return None
+    is_plain = group.additional.shape[2] == 0 and group.index.shape == group.group.variables.shape
+    return oracle.sum_bounds() if is_plain else None
+
+
+def _is_simple(group: GroupScores) -> bool:
+    """Return whether a group is one factor of different coordinates, without additional parts."""
+    index = group.index
+    return len(group) == 1 and group.additional.shape[2] == 0 and len(index.unique()) == index.numel()
+
+
+# ----------------------------------------------------------------------------- the inner problem
+
+
+class _Face(Protocol):
+    """The Jacobian J of the solution of an inner problem, a multiple of a projection."""
+
+    def apply(self, v: Tensor) -> Tensor:
+        """Return J v for vectors (R, n)."""
+        ...
+
+    def hessian(self, matrix: Tensor) -> Tensor:
+        """Return E J Eᵀ, (R, M, M), for the matrix E (M, n)."""
+        ...
+
+    def select(self, keep: Tensor) -> _Face:
+        """Return the Jacobians of the instances ``keep``, positions in the batch."""
+        ...
+
+
+class _Box:
+    """max ⟨r, μ⟩ − ½ curvature ‖μ‖² over 0 ≤ μ ≤ 1.
+
+    Parameters
+    ----------
+    problem : LocalPolytope
+        The graph.
+    curvature : float
+        The curvature.
+    """
+
+    precision = _PRECISION
+    oracle_calls = 0
+
+    def __init__(self, problem: LocalPolytope, curvature: float) -> None:
+        self.forbidden, self.curvature = problem.forbidden, curvature
+
+    def solve(self, reduced: Tensor) -> Tensor:
+        """Return μ for scores r (R, n) of the instances that are left."""
+        self._mean = (reduced / self.curvature).clamp(0, 1).masked_fill(self.forbidden, 0)
+        return self._mean
+
+    def face(self) -> _Face:
+        """Return the Jacobian of the last solutions."""
+        return _BoxFace((self._mean > 0) & (self._mean < 1), self.curvature)
+
+    def select(self, keep: Tensor) -> None:
+        """Keep only the instances ``keep``, positions in those that are left."""
+        self.forbidden, self._mean = self.forbidden[keep], self._mean[keep]
+
+
+class _BoxFace:
+    def __init__(self, inside: Tensor, curvature: float) -> None:
+        self.inside, self.curvature = inside, curvature
+
+    def apply(self, v: Tensor) -> Tensor:
+        return self.inside * v / self.curvature
+
+    def hessian(self, matrix: Tensor) -> Tensor:
+        weighted = matrix * self.inside[:, None].to(matrix)
+        products = (weighted.flatten(0, 1) @ matrix.mT).view(len(weighted), len(matrix), len(matrix))
+        return products / self.curvature
+
+    def select(self, keep: Tensor) -> _Face:
+        return _BoxFace(self.inside[keep], self.curvature)
+
+
+class _Hull(_Box):
+    """The same problem over the hull of a factor's structures; other coordinates are between 0 and 1."""
+
+    precision = 1e-11
+
+    def __init__(self, problem: LocalPolytope, curvature: float, group: GroupScores) -> None:
+        super().__init__(problem, curvature)
+        self.index = group.index[0]
+        self.projection = FactorProjection(group, torch.arange(len(problem.theta), device=problem.theta.device))
+
+    def solve(self, reduced: Tensor) -> Tensor:
+        target = reduced[:, self.index] / self.curvature
+        found = self.projection.project(target[:, None], target.new_ones(len(target), 1, 1))[:, 0]
+        self._mean = super().solve(reduced).index_copy(1, self.index, found)
+        return self._mean
+
+    @property
+    def oracle_calls(self) -> int:
+        return self.projection.oracle_calls
+
+    def face(self) -> _Face:
+        support = self.projection.support(torch.arange(len(self._mean), device=self._mean.device))
+        inside = ((self._mean > 0) & (self._mean < 1)).index_fill(1, self.index, False)
+        return _HullFace.of(inside, self.curvature, self.index, support)
+
+    def select(self, keep: Tensor) -> None:
+        super().select(keep)
+        self.projection.select(keep)
+
+
+class _HullFace(_BoxFace):
+    """The projection onto the affine hull of a support, and onto the other coordinates between 0 and 1.
+
+    Parameters
+    ----------
+    inside : (R, n) bool Tensor
+        The other coordinates between 0 and 1.
+    curvature : float
+        The curvature.
+    index : (m,) int64 Tensor
+        The coordinates of the support.
+    basis : (R, K, m) Tensor
+        Directions of the affine hull, 0 beyond its dimension.
+    factor : (R, K, K) Tensor
+        The Cholesky factors of the inner products of the basis, with 1 on the diagonal for directions of 0.
+    """
+
+    def __init__(self, inside: Tensor, curvature: float, index: Tensor, basis: Tensor, factor: Tensor) -> None:
+        super().__init__(inside, curvature)
+        self.index, self.basis, self.factor = index, basis, factor
+
+    @classmethod
+    def of(cls, inside: Tensor, curvature: float, index: Tensor, support: FactorSupport) -> _HullFace:
+        """Return the projection for the supports of one factor."""
+        weights, parts = support.weights[:, 0], support.parts[:, 0]
+        # One vertex is the origin. The differences to other vertices of an active set are linearly independent.
+        best = weights.argmax(1)
+        origin = parts.gather(1, best[:, None, None].expand(-1, 1, parts.shape[2]))
+        basis = (parts - origin) * (weights > 0)[..., None]
+        gram = basis @ basis.mT
+        diagonal = gram.diagonal(dim1=1, dim2=2)
+        diagonal.add_((diagonal == 0).to(gram))
+        return cls(inside, curvature, index, basis, torch.linalg.cholesky_ex(gram)[0])
+
+    def select(self, keep: Tensor) -> _Face:
+        return _HullFace(self.inside[keep], self.curvature, self.index, self.basis[keep], self.factor[keep])
+
+    def _coefficients(self, v: Tensor) -> Tensor:
+        return torch.cholesky_solve(self.basis @ v, self.factor)
+
+    def apply(self, v: Tensor) -> Tensor:
+        inner = (self.basis.mT @ self._coefficients(v[:, self.index, None]))[..., 0] / self.curvature
+        return super().apply(v).index_copy(1, self.index, inner)
+
+    def hessian(self, matrix: Tensor) -> Tensor:
+        columns = matrix[:, self.index].mT.expand(len(self.basis), -1, -1)
+        inner = (self.basis @ columns).mT @ self._coefficients(columns)
+        return super().hessian(matrix) + inner / self.curvature
+
+
+# ----------------------------------------------------------------------------- Newton's method
+
+
+class _State(NamedTuple):
+    """ν (R, M) with its solution μ (R, n), the slope E μ − h of the dual objective (R, M), and this objective (R,)."""
+
+    nu: Tensor
+    mean: Tensor
+    slope: Tensor
+    dual: Tensor
+
+    def select(self, keep: Tensor) -> _State:
+        return _State(*(t[keep] for t in self))
 
 
 class _Newton:
-    """The projected Newton method for ν (R, M)."""
+    """The projected Newton method for ν."""
 
-    def __init__(self, problem: LocalPolytope, curvature: float, matrix: Tensor, limits: Tensor, equal: Tensor) -> None:
-        self.theta, self.forbidden, self.curvature = problem.theta, problem.forbidden, curvature
+    def __init__(
+        self, problem: LocalPolytope, curvature: float, inner: _Box, matrix: Tensor, limits: Tensor, equal: Tensor
+    ) -> None:
+        self.theta, self.curvature, self.inner = problem.theta, curvature, inner
         self.matrix, self.limits, self.equal = matrix, limits, equal
         self.scale = self.theta.abs().amax(1).clamp(min=1) if self.theta.shape[1] else self.theta.sum(1) + 1
 
     def run(self) -> CardinalitySolution:
-        size = len(self.theta)
-        nu = self.theta.new_zeros(size, len(self.limits))
-        steps = torch.zeros(size, dtype=torch.int64, device=nu.device)
-        live = torch.arange(size, device=nu.device)
-        for _ in range(_MOST_STEPS):
-            mean, slope, dual = self._at(nu[live], live)
-            error = self._error(nu[live], slope)
-            goes_on = error > _PRECISION * self.scale[live]
-            if not bool(goes_on.any()):
+        size, theta = len(self.theta), self.theta
+        steps = torch.zeros(size, dtype=torch.int64, device=theta.device)
+        rows = torch.arange(size, device=theta.device)
+        state = self._at(theta.new_zeros(size, len(self.limits)), rows)
+        ends: list[tuple[Tensor, _State]] = []
+        faces: list[tuple[Tensor, _Face]] = []
+        for step in range(_MOST_STEPS + 1):
+            face, error = self.inner.face(), self._error(state)
+            ends_now = (error <= self.inner.precision * self.scale[rows]) | (step == _MOST_STEPS)
+            if bool(ends_now.any()):
+                done, left = (mask.nonzero()[:, 0] for mask in (ends_now, ~ends_now))
+                ends.append((rows[done], state.select(done)))
+                faces.append((rows[done], face.select(done)))
+                self.inner.select(left)
+                face, error = face.select(left), error[left]
+                state, rows = state.select(left), rows[left]
+            if not len(rows):
                 break
-            live, mean, slope, dual, error = (t[goes_on] for t in (live, mean, slope, dual, error))
-            nu[live] = self._step(nu[live], live, mean, slope, dual, error)
-            steps[live] += 1
-        every = torch.arange(size, device=nu.device)
-        mean, slope, _ = self._at(nu, every)
-        value = (self.theta * mean - 0.5 * self.curvature * mean.square()).sum(1)
-        error = self._error(nu, slope)
+            state = self._step(state, rows, face, error)
+            steps[rows] += 1
+        order = torch.cat([rows for rows, _ in ends]).argsort()
+        nu, mean, slope, _ = (torch.cat(pieces)[order] for pieces in zip(*(state for _, state in ends), strict=True))
+        error = self._error(_State(nu, mean, slope, slope))
         apart = torch.where(self.equal, slope.abs(), slope.clamp(min=0))
         return CardinalitySolution(
             mean=mean,
-            value=value,
+            value=(theta * mean - 0.5 * self.curvature * mean.square()).sum(1),
             gap=(-(nu * slope).sum(1)).clamp(min=0),
-            residual=apart.amax(1) if apart.shape[1] else torch.zeros_like(value),
+            residual=apart.amax(1) if apart.shape[1] else theta.new_zeros(size),
             steps=steps,
-            solved=error <= torch.minimum(10 * _PRECISION * self.scale, torch.full_like(error, 1e-9)),
+            solved=error <= (10 * self.inner.precision * self.scale).clamp(max=1e-9),
+            oracle_calls=self.inner.oracle_calls,
             _matrix=self.matrix,
             _active=self.equal | (nu > 0),
-            _inside=(mean > 0) & (mean < 1),
-            _curvature=self.curvature,
+            _faces=faces,
         )
 
-    def _at(self, nu: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return μ (R, n), the slope E μ − h of the dual objective (R, M), and the dual objective (R,)."""
+    def _at(self, nu: Tensor, rows: Tensor) -> _State:
         reduced = self.theta[rows] - nu @ self.matrix
-        mean = (reduced / self.curvature).clamp(0, 1).masked_fill(self.forbidden[rows], 0)
+        mean = self.inner.solve(reduced)
         dual = (0.5 * self.curvature * mean.square() - reduced * mean).sum(1) - nu @ self.limits
-        return mean, mean @ self.matrix.mT - self.limits, dual
+        return _State(nu, mean, mean @ self.matrix.mT - self.limits, dual)
 
-    def _error(self, nu: Tensor, slope: Tensor) -> Tensor:
+    def _error(self, state: _State) -> Tensor:
         """Return the largest violation of the optimality conditions, (R,)."""
-        error = torch.where(self.equal | (nu > 0), slope.abs(), slope.clamp(min=0))
+        error = torch.where(self.equal | (state.nu > 0), state.slope.abs(), state.slope.clamp(min=0))
         return error.amax(1) if error.shape[1] else error.sum(1)
 
-    def _step(self, nu: Tensor, rows: Tensor, mean: Tensor, slope: Tensor, dual: Tensor, error: Tensor) -> Tensor:
+    def _step(self, state: _State, rows: Tensor, face: _Face, error: Tensor) -> _State:
         """Return ν after a Newton step, cut to ν ≥ 0 for inequalities, and halved until the dual improves."""
+        nu, slope = state.nu, state.slope
         moves = (self.equal | (nu > 0) | (slope > 0)).to(nu)
-        hessian = _hessian(self.matrix, (mean > 0) & (mean < 1), moves) / self.curvature
+        hessian = face.hessian(self.matrix) * moves[:, None] * moves[..., None]
         # The Hessian may be singular. A step along its null space then has the size of the scores.
         factor = _cholesky(hessian, error / self.scale[rows])
         direction = torch.cholesky_solve((moves * slope)[..., None], factor)[..., 0]
-        result, waits = nu.clone(), torch.arange(len(nu), device=nu.device)
-        length = 1.0
+        length, accepted, found = torch.ones_like(error), torch.zeros_like(error, dtype=torch.bool), state
         for _ in range(_MOST_HALVINGS):
-            new = nu[waits] + length * direction[waits]
+            new = nu + length[:, None] * direction
             new = torch.where(self.equal, new, new.clamp(min=0))
-            _, new_slope, new_dual = self._at(new, rows[waits])
-            gain = 1e-4 * (slope[waits] * (new - nu[waits])).sum(1)
+            found = self._at(new, rows)
+            gain = 1e-4 * (slope * (new - nu)).sum(1)
             # Near the solution, gains are below the rounding errors of the dual.
-            improves = (new_dual >= dual[waits] + gain) | (self._error(new, new_slope) <= 0.5 * error[waits])
-            result[waits[improves]] = new[improves]
-            waits = waits[~improves]
-            if not len(waits):
+            improves = (found.dual >= state.dual + gain) | (self._error(found) <= 0.5 * error)
+            accepted = accepted | improves
+            if bool(accepted.all()):
                 break
-            length /= 2
-        return result
-
-
-def _hessian(matrix: Tensor, inside: Tensor, active: Tensor) -> Tensor:
-    """Return E S Eᵀ, (R, M, M), for the matrix E (M, n), and S = diag(``inside``) (R, n); 0 for rows not ``active``."""
-    weighted = matrix * inside[:, None].to(matrix)
-    products = (weighted.flatten(0, 1) @ matrix.mT).view(len(inside), len(matrix), len(matrix))
-    return products * active[:, None] * active[..., None]
+            length = torch.where(accepted, length, 0.5 * length)
+        return found
 
 
 def _cholesky(matrix: Tensor, shift: Tensor) -> Tensor:

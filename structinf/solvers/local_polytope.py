@@ -119,7 +119,7 @@ def jacobian_product(
     theta, others = torch.where(inside, mean / curvature, 0.0), [torch.zeros_like(a) for a in additional]
     if result.direct is not None:
         rows, solution = result.direct
-        theta[rows] = solution.vjp(rows, mean[rows])
+        theta[rows] = solution.vjp(mean)[rows]
     for rows, supports in result.supports:
         fixed = problem.forbidden[rows] | (problem.degree == 0)
         inverse = (~fixed).double() / curvature
@@ -272,6 +272,7 @@ class _ADMM:
         ):
             own[rows] = new[rows]
         self.direct = rows, found
+        self.oracle_calls += found.oracle_calls
         self._keep(self.rows, (~found.solved).nonzero()[:, 0])
 
     def _score_size(self) -> Tensor:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import gradcheck
 
 import structinf as si
@@ -474,21 +476,62 @@ def bounds_of_sums(seed: int) -> si.FactorGraph:
     return graph
 
 
+def solutions_of_both_solvers(
+    graph: si.FactorGraph, theta: Tensor, monkeypatch: pytest.MonkeyPatch, *others: Tensor, **options: Any
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the means, values and gradients of Newton's method and of ADMM."""
+    solved, results = [], []
+    relaxation = si.get_relaxation("lp_sparsemap", tolerance=0.0, **options)
+
+    def newton(*arguments: Any) -> Any:
+        found = solve_cardinalities(*arguments)
+        assert found is not None
+        solved.append(found.solved)
+        return found
+
+    for solver in (newton, lambda *_: None):
+        monkeypatch.setattr(local_polytope, "solve_cardinalities", solver)
+        scores = theta.clone().requires_grad_()
+        solution = si.infer((scores, *others) if others else scores, graph, relaxation)
+        mean = solution.mean[0] if others else solution.mean
+        mean.backward(normal(*mean.shape, seed=9))
+        assert solution.converged is not None
+        assert solution.converged.all()
+        results.append((mean.detach(), solution.value.detach(), scores.grad))
+    assert solved[0].double().mean() > 0.5
+    yield from zip(*results, strict=True)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_newton_finds_the_solution_of_admm(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, theta = bounds_of_sums(seed), normal(6, 7, seed=seed) * (0.1, 1.0, 30.0, 1000.0)[seed % 4]
     theta[5, seed % 7] = -math.inf
-    solved, results = solve_cardinalities, []
-    for solver in (solved, lambda *_: None):
-        monkeypatch.setattr(local_polytope, "solve_cardinalities", solver)
-        scores = theta.clone().requires_grad_()
-        solution = si.infer(scores, graph, EXACT)
-        solution.mean.backward(normal(6, 7, seed=9))
-        assert solution.converged is not None
-        assert solution.converged.all()
-        results.append((solution.mean.detach(), solution.value.detach(), scores.grad))
-    for own, other in zip(*results, strict=True):
+    for own, other in solutions_of_both_solvers(graph, theta, monkeypatch):
         torch.testing.assert_close(own, other, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [0.3, 30.0])
+@pytest.mark.parametrize("kind", ["tree", "or_out", "chain"])
+def test_newton_with_one_other_factor(kind: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = si.FactorGraph((5, 5))
+    others: tuple[Tensor, ...] = ()
+    if kind == "tree":
+        graph.add("arborescence", graph.variables)
+        for head in range(1, 5):
+            graph.add("budget", graph.variables[head, [m for m in range(1, 5) if m != head]], k=1)
+    elif kind == "or_out":
+        graph.add("or_out", graph.variables[:2].flatten())
+        graph.add("subset", graph.variables[:, 0], k=3)
+        graph.add("imply", graph.variables[3])  # variables of no other factor
+    else:
+        graph.add("chain", graph.variables, additional=[(4, 5, 5)])
+        graph.add("budget", graph.variables[:, 0], k=1, negated=torch.tensor([False, True, False, False, True]))
+        others = (normal(6, 4, 5, 5, seed=3),)
+    options = {"penalty": "all"} if others else {}
+    theta = scale * normal(6, 5, 5, seed=1)
+    theta[5, 0, 2] = -math.inf
+    for own, other in solutions_of_both_solvers(graph, theta, monkeypatch, *others, **options):
+        torch.testing.assert_close(own, other, atol=1e-8, rtol=1e-8)
 
 
 def test_newton_on_ties_and_gradients() -> None:
