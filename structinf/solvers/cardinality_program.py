@@ -30,6 +30,7 @@ from torch import Tensor
 
 from .direct_mean import describes_argmax
 from .factor_projections import FactorProjection, FactorSupport, GroupScores
+from .graph_factors import check_values
 from .local_polytope_scores import LocalPolytope
 
 __all__ = ["CardinalitySolution", "SumBounded", "solve_cardinalities"]
@@ -257,6 +258,8 @@ class _Hull(_Box):
 
     def face(self) -> _Face:
         support = self.projection.support(torch.arange(len(self._mean), device=self._mean.device))
+        group = self.projection.scores.group
+        check_values(support.parts[..., : group.variables.shape[1]], self.projection.scores.names[group.numbers[0]])
         inside = ((self._mean > 0) & (self._mean < 1)).index_fill(1, self.index, False)
         return _HullFace.of(inside, self.curvature, self.index, support)
 
