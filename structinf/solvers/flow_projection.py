@@ -93,10 +93,12 @@ def project_flow(
         # The system would have the size of all components; and parts with weights need a weighted penalty.
         if graph.begin is not None or graph.parts != len(flattening):
             return None
-        plan = _plan_of(oracle, theta, problem)
         limit = min(_MAX_MULTIPLICATIONS, max(_SMALL, _MAX_MULTIPLICATIONS_PER_PART * len(flattening)))
-        if plan.system.entries > _MAX_ENTRIES or plan.multiplications > limit:
+        # The same solver for all goals, so that an instance has the same result alone and in every batch.
+        whole = _plan(graph, _penalised_ranges(problem), None)
+        if whole.system.entries > _MAX_ENTRIES or whole.multiplications > limit:
             return None
+        plan = _plan_of(oracle, graph, problem)
         graph, flat, goal = oracle._graph_parts_goals(flattening.as_parts(problem.theta))
         flat = _without_useless_parts(oracle, problem, flat, graph.size_of(goal))
         solution = _solve(plan, flat, plan.node_of[goal.numpy()], 0.5 * tolerance**2, max_iter)
@@ -225,13 +227,16 @@ def _selects_tensors(problem: MeanProblem) -> bool:
     )
 
 
-def _plan_of(oracle: HypergraphProgram, theta: Parts, problem: MeanProblem) -> _Plan:
-    graph = oracle.hypergraph(theta)
+def _plan_of(oracle: HypergraphProgram, graph: Hypergraph, problem: MeanProblem) -> _Plan:
     goals = np.unique(oracle._goals(graph, problem.batch))
+    return _plan(graph, _penalised_ranges(problem), int(goals[0]) if len(goals) == 1 else None)
+
+
+def _penalised_ranges(problem: MeanProblem) -> tuple[tuple[int, int], ...]:
+    """Return the first and the last coordinate + 1 of each penalised tensor."""
     offset = problem.flattening.offset
     ranges = zip(offset, offset[1:], problem.tensor_is_penalised, strict=False)
-    penalised = tuple((start, stop) for start, stop, is_penalised in ranges if is_penalised)
-    return _plan(graph, penalised, int(goals[0]) if len(goals) == 1 else None)
+    return tuple((start, stop) for start, stop, is_penalised in ranges if is_penalised)
 
 
 @functools.lru_cache(maxsize=256)
@@ -246,7 +251,7 @@ def _plan(graph: Hypergraph, penalised: tuple[tuple[int, int], ...], goal: int |
     is_penalised = np.zeros(graph.parts + 1, np.bool_)
     for start, stop in penalised:
         is_penalised[start:stop] = True
-    uses = np.bincount(part, minlength=graph.parts + 1)
+    uses = np.bincount(graph.part, minlength=graph.parts + 1)  # of all goals, as for a batch with several
     curvature = (is_penalised & (uses == 1))[part].astype(np.float64)
     group_of = np.cumsum(grouped := is_penalised & (uses > 1)) - 1
     groups = int(grouped.sum())

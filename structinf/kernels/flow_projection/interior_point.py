@@ -148,6 +148,10 @@ def project(
         last = len(goal) - 1
         gather_scores(theta, first, system, edges.score)
         best = start_flow(edges, system, links, goal, first, right, inverse_pivots, x)
+        # Nodes of other goals do not count, so that an instance has the same result alone.
+        nodes = zero(x)
+        for i in range(system.nodes):
+            nodes += where_less(0.0, row(x, i), 1.0, 0.0)
         size, length = zero(x), zero(x)
         for e in range(len(system.part)):
             f, score = row(edges.flow, e), row(edges.score, e)
@@ -164,7 +168,7 @@ def project(
         sum_groups(edges, system, links, sums)
         total = best_values(edges, system, links, sums, zero(x), x)
         first_gap = at_goals(x, goal, first, right) - total
-        spread = _SPREAD * maximum(first_gap, 0.5 * end) / system.nodes
+        spread = _SPREAD * maximum(first_gap, 0.5 * end) / maximum(nodes, 1.0)
         count = start_slacks(edges, system, links, sums, spread, x)
         iterate(
             edges, system, links, goal, first, count, stop_at, rounding, least_slack, max_iter, matrix, right, x,
