@@ -133,6 +133,26 @@ def test_equal_scores_and_ties(form, readout):
 
 @BOTH
 @pytest.mark.parametrize("form", FORMS)
+def test_an_instance_has_the_same_bits_alone_and_beside_other_lengths(form, readout):
+    lengths = torch.tensor([6, 1, 2, 3, 6, 5, 4, 6, 2])
+    theta = chain_scores(form, len(lengths), 6, 3)
+    together = as_tuple(solve(CHAIN.bind(lengths=lengths), theta, readout, 1e-5).mean)
+    for b in range(len(lengths)):
+        alone = solve(
+            CHAIN.bind(lengths=lengths[b : b + 1]), map_parts(lambda t, b=b: t[b : b + 1], theta), readout, 1e-5
+        )
+        assert all(torch.equal(t[b : b + 1], z) for t, z in zip(together, as_tuple(alone.mean), strict=True))
+
+
+def test_the_same_solver_serves_all_lengths(monkeypatch):
+    monkeypatch.setattr(flow_projection, "_SMALL", 1000)
+    oracle, theta = structinf.get_oracle("projective_tree"), torch.zeros(2, 6, 6)
+    for lengths in ([5, 2], [2, 2]):
+        assert solve(oracle.bind(lengths=torch.tensor(lengths)), theta, False, 1e-5) is None
+
+
+@BOTH
+@pytest.mark.parametrize("form", FORMS)
 def test_lengths_and_forbidden_transitions(form, readout):
     theta = chain_scores(form, 7, 6, 3, seed=1)
     moves = as_tuple(theta)[-1]
