@@ -19,7 +19,7 @@ from ..parts import Parts, as_tuple, map_parts, pack_like, parts_to_vectors, vec
 from ..shapes import Float
 from ..solvers.conditional_noise import gumbel_scores_given_choice, logistic_scores_given_bits
 from ..validation import check_feasible, check_in_range, check_natural, check_nonnegative, check_positive
-from .base import Estimator, evaluate, flat_rows, point_gradients
+from .base import Estimator, evaluate, flat_rows
 from .score_function import ScoreFunction
 from .weighted_structures import WeightedStructures, needs_gradient
 
@@ -197,7 +197,10 @@ class _RelaxedControlVariate(Estimator):
         if self.eta:
             points = [r.detach().requires_grad_() for r in relaxed]
             values, at_z, at_z_given_y = f(torch.cat([drawn.y, *points]))
-            slopes = point_gradients((at_z - at_z_given_y).sum(), points)
+            slopes = self._slopes((at_z - at_z_given_y).sum(), points)
+            if slopes is None:
+                self._refuse_unless_constant(torch.stack([values, at_z, at_z_given_y]))
+                slopes = [torch.zeros_like(t) for t in points]
             along = torch.stack([(r * g).sum() for r, g in zip(relaxed, slopes, strict=True)]).sum()
             (path,) = torch.autograd.grad(self.eta * along, theta, retain_graph=True)
             control = self.eta * at_z_given_y.detach()
@@ -214,6 +217,23 @@ class _RelaxedControlVariate(Estimator):
             control = control + at_z_given_y
         weight = values.detach() - control
         return values, weight[:, None] * drawn.score + path
+
+    @staticmethod
+    def _slopes(difference: Tensor, points: Sequence[Tensor]) -> Sequence[Tensor] | None:
+        """Return the gradients of f(r(z)) − f(r(z̃)) in the points; None if there is none."""
+        if not difference.requires_grad:
+            return None
+        slopes = torch.autograd.grad(difference, points, retain_graph=True, allow_unused=True)
+        return None if any(slope is None for slope in slopes) else slopes
+
+    def _refuse_unless_constant(self, values: Tensor) -> None:
+        """Raise InvalidInputError for an f without a gradient, which would give the estimate a bias."""
+        if bool((values != values.flatten()[0]).any()):
+            raise InvalidInputError(
+                f"{self.label()} with eta above 0 needs an f whose value has a gradient in the structure, but "
+                "f(structures) has none; for functions such as argmax or detach(), use relax with eta=0, or the "
+                "estimator score_function"
+            )
 
     def _control(self, relaxed: Tensor, parts: Parts, inputs: Sequence[Tensor]) -> Tensor:
         found: Any = self.control(parts, *inputs)  # type: ignore[misc]

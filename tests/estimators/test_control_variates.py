@@ -308,6 +308,17 @@ def test_padding_and_forbidden_parts_of_a_chain(scale):
         si.expect(lambda y: y[0].sum((1, 2)), (forbidden, transitions), "chain", Rebar(samples=3))
 
 
+@pytest.mark.parametrize("name", ["rebar", "relax"])
+@pytest.mark.parametrize("f", [lambda y: y.detach()[:, 0], lambda y: y.argmax(1).double()], ids=["detach", "argmax"])
+def test_functions_without_a_gradient_are_refused(f, name):
+    theta = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(si.InvalidInputError, match="eta above 0 needs an f whose value has a gradient"):
+        si.expect(f, theta, "categorical", name, samples=20)
+    assert si.expect(f, theta, "categorical", Relax(samples=20, eta=0.0)).requires_grad
+    with torch.no_grad():
+        assert si.expect(f, theta, "categorical", name).shape == (4,)
+
+
 def test_padding_of_bits():
     theta = torch.randn(2, 3, requires_grad=True)
     value = si.expect(lambda y: y.sum(1), theta, "bits", Rebar(samples=20), lengths=[1, 3])
