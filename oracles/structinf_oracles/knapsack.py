@@ -35,8 +35,8 @@ _LARGEST = 2**53
 
 _BEYOND = f"weights and capacities have more than {MOST_STATES:,} states, the limit of the dynamic program"
 _REMEDY = (
-    "; divide weights and capacities by a common number and round, or use a method that needs only the best "
-    "structures, such as sparsemap or perturbed"
+    "; divide weights and capacities by a common number, and round weights up and capacities down, or use a method "
+    "that needs only the best structures, such as sparsemap or perturbed"
 )
 
 

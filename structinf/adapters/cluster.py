@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import importlib
+import importlib.util
 import sys
 import time
 from typing import Any
@@ -60,6 +61,8 @@ def backend_context(backend: str | None) -> contextlib.AbstractContextManager[An
     """Return the context in which joblib uses the ``backend``: only parallel_config registers "dask"."""
     if backend is None or backend in LOCAL_BACKENDS:
         return contextlib.nullcontext()
+    if backend == "dask" and importlib.util.find_spec("distributed") is None:
+        raise UnsupportedError('backend="dask" needs dask; run pip install "dask[distributed]"')
     if backend == "ray":
         try:
             importlib.import_module("ray.util.joblib").register_ray()

@@ -35,9 +35,14 @@ def check_integer_amounts(name: str, amounts: Tensor) -> None:
     wrong = (flat < 0).any(1) | (flat > _LARGEST).any(1) | (flat.double().sum(1) > _LARGEST)
     if bool(wrong.any()):
         index = int(wrong.nonzero()[0, 0])
+        own = amounts[index]
+        bad = ((own < 0) | (own > _LARGEST)).nonzero()
+        received = f"a sum of {int(own.double().sum()):,}"
+        if len(bad):
+            place = tuple(bad[0].tolist())
+            received = f"{own[place].item()}{f' at {list(place)}' if place else ''}"
         raise InvalidInputError(
-            f"{name} must be integers of at least 0, with a sum of at most 2^53, got {amounts[index].tolist()} at "
-            f"batch index {index}"
+            f"{name} must be integers of at least 0, with a sum of at most 2^53, got {received} at batch index {index}"
         )
 
 
