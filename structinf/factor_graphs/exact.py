@@ -53,6 +53,8 @@ _BEYOND_LISTS = (
     "lp_sparsemap"
 )
 
+_WITHOUT_LISTS = "use belief_propagation, lp_map, lp_sparsemap, or a relaxation of the best structure such as perturbed"
+
 
 class ExactFactorGraph(GibbsOracle, Enumerable):
     """The exact methods of a factor graph, for each connected component of its factors.
@@ -266,7 +268,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
             what = f"joint structures of {len(numbers)} factors that share variables" if several else "structures"
             raise UnsupportedError(
                 f"factor_graph: this exact method lists the {what}, at most {MOST_STRUCTURES}, but {error}; "
-                f"{_BEYOND_LISTS}"
+                f"{_BEYOND_LISTS if self.solver == 'list' else _WITHOUT_LISTS}"
             ) from None
         except InfeasibleError as error:  # of all these instances
             raise InfeasibleError(error.args[0], rows[0], rows) from None
