@@ -367,6 +367,9 @@ class _Newton:
         order = torch.cat([rows for rows, _ in ends]).argsort()
         nu, mean, slope, _ = (torch.cat(pieces)[order] for pieces in zip(*(state for _, state in ends), strict=True))
         error = self._error(_State(nu, mean, slope, slope))
+        accuracy = (10 * self.inner.precision * self.scale).clamp(max=1e-9)
+        # Bounds of sums may have their solution at a corner of the box, which the method meets up to rounding only.
+        mean = mean.masked_fill(mean <= accuracy[:, None], 0).masked_fill(mean >= 1 - accuracy[:, None], 1)
         apart = torch.where(self.equal, slope.abs(), slope.clamp(min=0))
         return CardinalitySolution(
             mean=mean,
@@ -374,7 +377,7 @@ class _Newton:
             gap=(-(nu * slope).sum(1)).clamp(min=0),
             residual=apart.amax(1) if apart.shape[1] else theta.new_zeros(size),
             steps=steps,
-            solved=error <= (10 * self.inner.precision * self.scale).clamp(max=1e-9),
+            solved=error <= accuracy,
             oracle_calls=self.inner.oracle_calls,
             _matrix=self.matrix,
             _active=self.equal | (nu > 0),

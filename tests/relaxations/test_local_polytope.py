@@ -554,6 +554,15 @@ def test_newton_on_ties_and_gradients() -> None:
     torch.testing.assert_close(single.double(), si.relax(normal(3, 4, 4), graph, EXACT), atol=1e-6, rtol=0)
 
 
+def test_newton_returns_exact_zeros_and_ones() -> None:
+    graph = si.FactorGraph(6)
+    for i in (0, 3):
+        graph.add("at_most_one", graph.variables[i : i + 3])
+    graph.add("or", graph.variables[::2])
+    mean = si.relax(3 * normal(100, 6), graph, EXACT)
+    assert bool(((mean == 0) | (mean == 1) | ((mean > 1e-6) & (mean < 1 - 1e-6))).all())
+
+
 @pytest.mark.parametrize("data", [True, False])
 def test_subsets_with_instance_data_take_iterations(data: bool) -> None:
     graph, theta = si.FactorGraph(4), normal(2, 4)
