@@ -116,7 +116,7 @@ class Knapsack(HypergraphProgram):
                     f"capacity must hold a number for each of {len(self.weights)} rows of weights, got {len(numbers)}"
                 )
             object.__setattr__(self, "capacity", numbers)
-        elif several:
+        elif several and self.capacity is not None:
             raise InvalidInputError(
                 f"capacity must hold a number for each of {len(cast(Any, self.weights))} rows of weights, got "
                 f"{self.capacity!r}"

@@ -143,6 +143,11 @@ def test_several_capacities_of_instances() -> None:
     assert torch.equal(si.relax(theta, si.pooled("knapsack"), "map", **SEVERAL), best)
     of_weights = si.relax(theta, "knapsack", "map", weights=SEVERAL["weights"], capacity=(16, 13))
     assert torch.equal(of_weights[2], best[2])
+    option = tuple(map(tuple, SEVERAL["weights"][1].tolist()))
+    of_capacities = si.relax(theta, "knapsack", "map", weights=option, capacity=SEVERAL["capacity"])
+    assert torch.equal(of_capacities[1], best[1])
+    with pytest.raises(InvalidInputError, match="knapsack needs capacity"):
+        si.relax(theta, "knapsack", "map", weights=option)
     with pytest.raises(InvalidInputError, match="weigh more than the capacity"):
         si.encode(torch.ones_like(labels), theta, "knapsack", **SEVERAL)
     with pytest.raises(InvalidInputError, match="a number for each of 2 rows of weights for each instance, got one"):
