@@ -145,13 +145,15 @@ class RestrictedFactorGraph(ExactFactorGraph, Restrictable):
         self, numbers: list[int], columns: Columns, tensors: tuple[Tensor, ...], low: Tensor, high: Tensor
     ) -> tuple[Tensor, Tensor]:
         start, end = (parts_to_vectors(t)[:, columns.index] for t in self.part_bounds(as_form(tensors)))
-        count = columns.variables
-        if bool(((low > start) | (high < end))[:, count:].any()):
+        own, count = parts_to_vectors(tensors)[:, columns.index], columns.variables
+        # A part of score −inf is 0 without bounds too.
+        is_cut = (high < end) & ~((high == 0) & own.isneginf())
+        if bool(((low > start) | is_cut)[:, count:].any()):
             raise UnsupportedError(
                 'factor_graph: solver="branch_and_bound" has bounds of variables only; build the graph with '
                 'solver="list" or "milp" for bounds of additional parts'
             )
-        own = tensors[0].flatten(1)[:, columns.index[:count]]
+        own = own[:, :count]
         fixed = (low[:, :count] > 0).double() - ((high[:, :count] < 1) & ~own.isneginf()).double()
         empty = ((low > high)[:, :count] | ((low[:, :count] > 0) & own.isneginf())).any(1)
         y = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in tensors]

@@ -219,6 +219,14 @@ class Hidden(si.Enumerable):
         return bits[best], hidden[best]
 
 
+def test_branch_and_bound_with_forbidden_additional_parts() -> None:
+    theta = scores(tagger("list"), 2, "normal")
+    theta[1][0, 0, 1] = -torch.inf
+    found, listed = (si.topk(theta, tagger(solver), 2) for solver in ("branch_and_bound", "list"))
+    torch.testing.assert_close(found.scores, listed.scores)
+    torch.testing.assert_close(found.structures, listed.structures)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_structures_that_differ_in_additional_parts(solver: Any) -> None:
     graph = si.FactorGraph(3, solver=solver)
