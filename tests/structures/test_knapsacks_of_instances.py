@@ -200,7 +200,13 @@ def test_large_instances_have_no_sums() -> None:
     single = oracle.argmax(theta.float())
     assert single.dtype is torch.float32
     assert torch.equal(single.double(), oracle.argmax(theta))
-    # An integer program of a factor graph takes the constraints themselves.
+
+
+@pytest.mark.parametrize("most", [9, 2_000_000])
+def test_integer_programs_of_graphs_take_the_capacities(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structinf_oracles.knapsack, "MOST_STATES", most)
+    theta, oracle = scores()[:3], si.get_oracle("knapsack", weights=((9, 14, 5, 0), (8, 3, 11, 7)), capacity=(25, 17))
+    assert oracle.linear_constraints((4,)).matrix.shape == (6, 4)
     graph = si.FactorGraph((4,), solver="milp")
     graph.add(oracle, graph.variables)
     graph.add("at_most_one", graph.variables[:2])
