@@ -189,6 +189,8 @@ class Knapsack(HypergraphProgram):
             raise InvalidInputError(f"capacity must hold {wanted} for each instance, got {received}")
         if rows.ndim == 2:
             rows, limits = rows[:, None], limits[:, None]
+        elif not rows.shape[1]:
+            raise InvalidInputError("weights must have at least one row for each instance, got shape (..., 0, d)")
         limits = np.minimum(limits, _LARGEST).astype(np.int64)
         return np.broadcast_to(rows, (batch, *rows.shape[1:])), np.broadcast_to(limits, (batch, limits.shape[1]))
 

@@ -248,6 +248,7 @@ def test_large_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"weights": WEIGHTS, "capacity": CAPACITY.double()}, "capacity must be integers"),
         ({"weights": -WEIGHTS, "capacity": CAPACITY}, "weights must be integers of at least 0, .* at batch index 0"),
         ({"weights": WEIGHTS[:2], "capacity": CAPACITY}, "weights must have the batch shape"),
+        ({"weights": WEIGHTS[:, None][:, :0], "capacity": CAPACITY[:, None][:, :0]}, "at least one row"),
         ({"weights": WEIGHTS[:, :3], "capacity": CAPACITY}, "a value for each of the 3 weights"),
         ({"weights": ((1, 2, 3, 4), (1, 2, 3, 4)), "capacity": 3}, "a number for each of 2 rows"),
         ({"weights": ((1, 2, 3, 4), (1, 2, 3)), "capacity": (3, 3)}, "the same number of items in each row"),
