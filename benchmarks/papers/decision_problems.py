@@ -258,7 +258,7 @@ def vehicles(count: int, seed: int) -> Task:
     spread = torch.rand(count, TRIPS, 1, generator=g)
     delays = 10 * spread * torch.randn(count, TRIPS, SCENARIOS, generator=g).exp()
     slower = (0.3 * torch.randn(count, len(pairs), SCENARIOS, generator=g)).exp()
-    # what is left between two trips, in minutes, if the first begins in time
+    # the minutes between two trips, if the first begins in time
     slack = (begin[:, second] - (begin + length)[:, first]).unsqueeze(2) - delays[:, first] - travel[..., None] * slower
 
     oracle: Any = si.get_oracle("matching", edges=[(("from", i), ("to", j)) for i, j in pairs], perfect=False)
