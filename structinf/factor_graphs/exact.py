@@ -38,6 +38,7 @@ __all__ = [
 Solver = Literal["list", "milp", "branch_and_bound"]
 
 JointList = tuple[Tensor, Tensor, dict[int, Tensor]]
+"""The variables (V,) of a component, their values (N, V), and the additional parts by position."""
 
 T = TypeVar("T")
 
@@ -46,7 +47,6 @@ _MOST_KEPT = 10_000_000
 
 _ENTRY = 10_000
 """The size that an entry counts in addition to its numbers, so that at most 1,000 entries are kept."""
-"""The variables (V,) of a component, their values (N, V), and the additional parts by position."""
 
 _BEYOND_LISTS = (
     'build the graph with solver="milp" or "branch_and_bound" for an exact argmax, or use the relaxation lp_map or '
