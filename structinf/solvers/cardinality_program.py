@@ -374,7 +374,7 @@ class _Newton:
         return CardinalitySolution(
             mean=mean,
             value=(theta * mean - 0.5 * self.curvature * mean.square()).sum(1),
-            gap=(-(nu * slope).sum(1)).clamp(min=0),
+            gap=(nu * slope).sum(1).clamp(max=0).abs(),
             residual=apart.amax(1) if apart.shape[1] else theta.new_zeros(size),
             steps=steps,
             solved=error <= accuracy,
