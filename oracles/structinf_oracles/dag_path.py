@@ -105,6 +105,10 @@ class DagPath(HypergraphProgram):
         return isinstance(self.graph, GraphBatch)
 
     @property
+    def varies_between_instances(self) -> bool:
+        return self._is_batch
+
+    @property
     def _batch(self) -> PathBatch:
         return PathBatch(self.graph, np.array(self.source), np.array(self.target))
 

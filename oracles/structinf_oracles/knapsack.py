@@ -150,6 +150,10 @@ class Knapsack(HypergraphProgram):
         return dict.fromkeys(("GibbsOracle", "Samplable", "Smoothable", "HypergraphProgram"), reason) if reason else {}
 
     @property
+    def varies_between_instances(self) -> bool:
+        return "weights" in self.bound
+
+    @property
     def _is_matrix(self) -> bool:
         return bool(self.weights) and isinstance(cast(Any, self.weights)[0], tuple)
 

@@ -93,6 +93,14 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         """
         return self.bound.get("lengths")
 
+    @property
+    def varies_between_instances(self) -> bool:
+        """Whether instances of a batch may have different hypergraphs, as components of one; False by default.
+
+        ``sparsemap`` then uses a solver without a system for each hypergraph, for equal instances too.
+        """
+        return False
+
     def hypergraph(self, theta: Parts) -> Hypergraph:
         """Return the hypergraph for θ with one batch dimension; the oracle builds one hypergraph per event shape."""
         return self._hypergraph_of(pack_like([tuple(t.shape[1:]) for t in as_tuple(theta)], theta))  # pyright: ignore

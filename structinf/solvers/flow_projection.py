@@ -91,7 +91,7 @@ def project_flow(
             return None
         graph = oracle.hypergraph(theta)
         # The system would have the size of all components; and parts with weights need a weighted penalty.
-        if graph.begin is not None or graph.parts != len(flattening):
+        if oracle.varies_between_instances or graph.begin is not None or graph.parts != len(flattening):
             return None
         limit = min(_MAX_MULTIPLICATIONS, max(_SMALL, _MAX_MULTIPLICATIONS_PER_PART * len(flattening)))
         # The same solver for all goals, so that an instance has the same result alone and in every batch.
