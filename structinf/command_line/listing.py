@@ -191,4 +191,6 @@ def _print_section(title: str, lines: Sequence[tuple[str, str]]) -> None:
 
 
 def _print_text(subject: str, text: str, indent: str = "") -> None:
-    print(textwrap.fill(f"{subject}: {text}", WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  "))
+    wrapper = textwrap.TextWrapper(WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")
+    wrapper.break_on_hyphens = False  # options have hyphens
+    print(wrapper.fill(f"{subject}: {text}"))

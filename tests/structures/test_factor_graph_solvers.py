@@ -134,7 +134,7 @@ def test_programs_take_graphs_beyond_the_list() -> None:
     for line in (*graph.variables, *graph.variables.T):
         graph.add("xor", line)
     assert torch.equal(si.relax(theta, graph, "map"), si.relax(theta, "assignment", "map"))
-    with pytest.raises(si.UnsupportedError, match='build the graph with solver="milp"'):
+    with pytest.raises(si.UnsupportedError, match="use belief_propagation, lp_map"):
         si.relax(theta, graph, "marginals")
 
 
