@@ -97,7 +97,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
     def varies_between_instances(self) -> bool:
         """Whether instances of a batch may have different hypergraphs, as components of one; False by default.
 
-        ``sparsemap`` then uses a solver without a system for each hypergraph, for equal instances too.
+        ``sparsemap`` then uses the active-set method for every batch, so that an instance has the same result in each.
         """
         return False
 

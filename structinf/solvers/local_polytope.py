@@ -258,7 +258,7 @@ class _ADMM:
                 return
 
     def _solve_directly(self) -> None:
-        """Finish the instances that Newton's method can solve, if all factors are bounds of sums."""
+        """Finish the instances that Newton's method can solve, if all factors but one are bounds of sums."""
         found = solve_cardinalities(self.problem, self.curvature) if self.curvature else None
         if found is None:
             return

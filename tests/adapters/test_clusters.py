@@ -180,7 +180,9 @@ def test_the_backend_of_dask():
     assert Parallel._backend.effective_n_jobs(-1) == 2
 
 
-def test_ray_is_missing(monkeypatch):
+@pytest.mark.parametrize("name", ["dask", "ray"])
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "ray.util.joblib", None)
-    with pytest.raises(UnsupportedError, match='backend="ray" needs ray; run pip install ray'):
-        cluster.backend_context("ray")
+    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UnsupportedError, match=rf"backend=\"{name}\" needs .*structinf\[{name}\]"):
+        cluster.backend_context(name)
