@@ -16,9 +16,10 @@ from .calls.problem import Problem
 from .calls.resolution import prepare_oracle
 from .compile.public_call import public_call
 from .dp import HypergraphProgram
-from .errors import InfeasibleError, UnsupportedError
+from .errors import InfeasibleError, InvalidInputError, UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Samplable
 from .parts import Parts, as_tuple, batch_size, divide_by_temperature, inner_product, map_parts, select_rows
+from .registry import ORACLES
 from .regularizers import Regularizer, SquaredL2, check_temperature, get_regularizer
 from .relaxation import missing_ability_reason
 from .shapes import Float
@@ -132,7 +133,16 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, *, on_infeasible: OnInfeasi
             problem.restore(valid, 1, WEIGHTS),
         )
 
-    return prepare_oracle(theta, oracle, options, on_infeasible).solve_feasible(compute)
+    try:
+        problem = prepare_oracle(theta, oracle, options, on_infeasible)
+    except InvalidInputError as error:
+        if isinstance(oracle, str) and "k" in ORACLES.options(oracle) and "needs k" in str(error):
+            raise InvalidInputError(
+                f"{error}; the k of topk is the number of structures, so pass an object: "
+                f"topk(theta, get_oracle({oracle!r}, k=...), k)"
+            ) from None
+        raise
+    return problem.solve_feasible(compute)
 
 
 def sparsemax_over_topk(oracle: Oracle, theta: Parts, k: int, temperature: float = 1.0) -> tuple[Parts, Tensor]:

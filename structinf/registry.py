@@ -11,6 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, Generic, TypeGuard, TypeVar, overload
 
+import numpy as np
+
 from .errors import InvalidInputError, PluginError, UnknownNameError
 from .oracle import Oracle
 
@@ -166,8 +168,10 @@ class Registry(Generic[T]):
         missing = [key for key, needed in known.items() if needed and key not in options]
         if missing:
             raise TypeError(f"{self.kind} {item!r} needs the option {missing[0]!r}: pass {missing[0]}=...")
+        # Numbers of NumPy, such as np.float32, become Python numbers: options are compared, printed and saved.
+        numbers = {key: value.item() for key, value in options.items() if isinstance(value, np.number)}
         try:
-            instance = factory(**options)
+            instance = factory(**{**options, **numbers} if numbers else options)
         except SystemExit as error:
             raise PluginError(
                 f"{self.kind} {item!r} cannot be constructed: {error!r}; a plugin must raise an error for its options"

@@ -16,7 +16,7 @@ from typing_extensions import Self
 from ..errors import InvalidInputError, UnknownNameError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple
-from ..registry import ORACLES
+from ..registry import ORACLES, did_you_mean
 from ..solvers.branch_and_bound import OnLimit
 from ..solvers.graph_factors import Factor, GraphFactors, OracleGroup
 from ..validation import check_choice, check_natural, check_positive
@@ -62,7 +62,8 @@ class FactorGraph(RankedFactorGraph):
     time_limit : float, optional
         Seconds allowed for each instance with "milp". Default: no limit.
     node_limit : int, default 1000
-        The number of linear programs, at most, after the first for an instance with "branch_and_bound".
+        The number of linear programs, at most, after the first for an instance with "branch_and_bound". They are
+        solved in pairs, so that their number may be higher by 1.
     on_limit : {"raise", "warn"}, default "raise"
         What happens if a limit stops a solver before it has a proof. "raise" raises SolverLimitError. "warn" returns
         the best structure found with a ConvergenceWarning. Both messages name the instance and bound the missing score.
@@ -218,7 +219,11 @@ class FactorGraph(RankedFactorGraph):
             try:
                 oracle = ORACLES.get(factor, **options)
             except UnknownNameError as error:
-                raise UnknownNameError(f"{error}. Other factors: {', '.join(LOGIC_FACTORS)}") from None
+                logic_names = ", ".join(LOGIC_FACTORS)
+                if hint := did_you_mean(str(factor), list(LOGIC_FACTORS)):
+                    known = f"Known: {logic_names}, and the oracles {', '.join(ORACLES.names())}"
+                    raise UnknownNameError(f"no factor is called {factor!r}{hint} {known}") from None
+                raise UnknownNameError(f"{error}. Other factors: {logic_names}") from None
             shapes = additional_shapes(additional)
             label = oracle.label()
         number = len(self._factors)

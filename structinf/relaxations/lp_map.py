@@ -50,8 +50,8 @@ class LPMAP(LocalPolytopeRelaxation):
         Maximal number of iterations, at least 1.
     node_limit : int
         The number of further linear programs, at most, for an instance whose mean has fractions. They are the nodes of
-        branch and bound, which fixes variables to 0 and 1 until it has the best structure. 0, the default, returns the
-        mean with fractions.
+        branch and bound, which fixes variables to 0 and 1 until it has the best structure. They are solved in
+        pairs, so that their number may be higher by 1. 0, the default, returns the mean with fractions.
     on_failure : "warn", "raise" or "ignore"
         The reaction to instances that miss the tolerance, or for which ``node_limit`` is too low: a ConvergenceWarning,
         a ConvergenceError, or nothing.

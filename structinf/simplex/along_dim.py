@@ -90,6 +90,8 @@ def read_parameter(name: str, value: RowParameter) -> Parameter:
     value : RowParameter
         The parameter.
     """
+    if isinstance(value, np.number):
+        return value.item()
     if not isinstance(value, list | tuple | np.ndarray):
         return value  # type: ignore[return-value]  # check_parameter refuses other sequences
     if _holds_tensors(value):

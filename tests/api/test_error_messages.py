@@ -793,6 +793,12 @@ _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
             r"for the 6 structures of 2 instances: .*; if f reads a tensor of the batch, pass the tensor as inputs=",
         ),
         (lambda: si.FactorGraph(4).add("one", [0, 1]), si.UnknownNameError, "Other factors: xor, or, "),
+        (lambda: si.FactorGraph(4).add("budgett", [0, 1]), si.UnknownNameError, "did you mean 'budget'"),
+        (
+            lambda: si.topk(torch.zeros(4), "subset", k=2),
+            InvalidInputError,
+            r"topk\(theta, get_oracle\('subset', k=...\), k",
+        ),
         (lambda: cast(Any, si).span_f1, AttributeError, "'span_f1'; use structinf.metrics.span_f1$"),
         (lambda: cast(Any, si).SparseMAP, AttributeError, "'SparseMAP'$"),
         (

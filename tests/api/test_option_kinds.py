@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -162,3 +163,11 @@ def test_flags_are_no_margins():
         si.sinkhorn(MATRIX, slack=True, total=torch.tensor(True))
     with pytest.raises(TypeError, match="rows must be real"):
         si.sinkhorn(MATRIX, [1j, 1.0, 1.0], torch.ones(3))
+
+
+def test_numbers_of_numpy_are_options():
+    relaxation = si.get_relaxation("marginals", temperature=np.float32(0.5))
+    assert relaxation == si.get_relaxation("marginals", temperature=0.5)
+    assert type(si.get_oracle("subset", k=np.int64(2)).k) is int
+    x = torch.tensor([1.0, 0.0, 0.5])
+    assert torch.equal(si.simplex.entmax(x, alpha=np.float32(1.5)), si.simplex.entmax(x, alpha=1.5))
