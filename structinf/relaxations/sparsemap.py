@@ -29,12 +29,12 @@ __all__ = ["SparseMAP"]
 _DIRECT_ITERATIONS = 50
 """Newton steps of direct solvers before the active set takes over."""
 
-_LEAST_FLOW_TOLERANCE = 1e-6
-"""Below this tolerance, the active-set method solves flows too."""
+_FLOW_TOLERANCE = 1e-5
+"""The largest tolerance of flows. After the last step, the face of the mean is usually known, and the mean on the face
+is exact. These steps are cheap: compared with 0.05, they take at most 30 % more time."""
 
-_LARGEST_FLOW_TOLERANCE = 1e-5
-"""Looser tolerances leave the face of the mean undecided, and its gradients and zeros inexact. The last iterations are
-cheap: compared with 0.05, this tolerance takes 30 % more time."""
+_EXACT_FLOW_TOLERANCE = 1e-6
+"""Below this tolerance, the active-set method solves the instances whose face is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +121,11 @@ class SparseMAP(WeightedMeanRelaxation):
             return project_transport(cast(TransportPolytope, oracle), cast(Tensor, scaled), **options)
         if isinstance(oracle, DirectlySolvable) and not readout and describes_argmax(type(oracle), "solve_quadratic"):
             return oracle.solve_quadratic(scaled, **options)
-        # With ties, an interior point's error is the square root of its gap, so the active set finds exact solutions.
         is_program = describes_argmax(type(oracle), "build") and "HypergraphProgram" not in oracle.unsupported
-        if self.tolerance >= _LEAST_FLOW_TOLERANCE and is_program:
-            options["tolerance"] = min(self.tolerance, _LARGEST_FLOW_TOLERANCE)
-            return project_flow(cast(Any, oracle), scaled, readout=readout, **options)
+        if is_program:
+            exact = self.tolerance < _EXACT_FLOW_TOLERANCE
+            options["tolerance"] = _FLOW_TOLERANCE if exact else min(self.tolerance, _FLOW_TOLERANCE)
+            return project_flow(cast(Any, oracle), scaled, readout=readout, exact=exact, **options)
         return None
 
     def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:

@@ -35,9 +35,12 @@ _MAX_ENTRIES = 2_000_000
 # Largest numbers of multiplications of a factorisation: in all, for each part, and regardless of the number of parts.
 # Measured on chains, grids, trees and segmentations with scores of scale 0.03 to 3: the active-set method is faster
 # where the graph has many nodes for its parts.
-_MAX_MULTIPLICATIONS = 1_500_000
+_MAX_MULTIPLICATIONS = 1_600_000
 _MAX_MULTIPLICATIONS_PER_PART = 500
 _SMALL = 30_000
+
+# The same for each part, if the mean must be exact: the active-set method then needs more rounds.
+_MAX_MULTIPLICATIONS_PER_PART_OF_EXACT_MEAN = 5_000
 
 # Scores below this number may be masks.
 _LARGE_NEGATIVE = -1e4
@@ -49,7 +52,7 @@ _PROXIMAL = 1e-6
 
 
 def project_flow(
-    oracle: HypergraphProgram, theta: Parts, *, readout: bool, tolerance: float, max_iter: int
+    oracle: HypergraphProgram, theta: Parts, *, readout: bool, tolerance: float, max_iter: int, exact: bool = False
 ) -> DirectMean | None:
     """Solve max ⟨θ, μ⟩ − ½ ‖R μ‖² over the means μ of the derivations, where R is the identity or the readout.
 
@@ -66,14 +69,17 @@ def project_flow(
         With 0, the gap is down to rounding.
     max_iter : int
         Largest number of Newton steps.
+    exact : bool
+        Whether an instance has converged only if μ is the mean of a face of the flows that is optimal up to rounding.
+        With ties, the error of an interior point is the square root of its gap.
 
     Returns
     -------
     DirectMean or None
         None if the scores are not on the CPU, if the graph has several components, if the readout does not consist of
         tensors of the structure, or if the graph is too large. ``vjp`` multiplies by the generalised Jacobian on the
-        face of the hyperedges with positive flow. Where parts without a penalty can change without a change of R μ and
-        of the score, the Jacobian does not change them.
+        face of the hyperedges with positive flow, and is exact up to about 1e-9 if the face is optimal. Where parts
+        without a penalty can change without a change of R μ and of the score, the Jacobian does not change them.
 
     Raises
     ------
@@ -93,7 +99,8 @@ def project_flow(
         # The system would have the size of all components; and parts with weights need a weighted penalty.
         if oracle.varies_between_instances or graph.begin is not None or graph.parts != len(flattening):
             return None
-        limit = min(_MAX_MULTIPLICATIONS, max(_SMALL, _MAX_MULTIPLICATIONS_PER_PART * len(flattening)))
+        per_part = _MAX_MULTIPLICATIONS_PER_PART_OF_EXACT_MEAN if exact else _MAX_MULTIPLICATIONS_PER_PART
+        limit = min(_MAX_MULTIPLICATIONS, max(_SMALL, per_part * len(flattening)))
         # The same solver for all goals, so that an instance has the same result alone and in every batch.
         whole = _plan(graph, _penalised_ranges(problem), None)
         if whole.system.entries > _MAX_ENTRIES or whole.multiplications > limit:
@@ -112,7 +119,7 @@ def project_flow(
         mean=flattening.unflatten(solution.mean),
         value=solution.value.to(flattening.dtype),
         gap=solution.gap.to(flattening.dtype),
-        converged=solution.gap <= solution.target,
+        converged=solution.exact if exact else solution.gap <= solution.target,
         vjp=vjp,
     )
 
@@ -142,6 +149,7 @@ class _Solution(NamedTuple):
     value: Tensor
     gap: Tensor
     target: Tensor
+    exact: Tensor
     weights: np.ndarray
 
 
@@ -152,14 +160,15 @@ def _solve(plan: _Plan, theta: Tensor, goal: np.ndarray, tolerance: float, max_i
     size, groups = len(theta), -(-len(theta) // LANES)
     mean = zeros(*theta.shape, dtype=torch.float64)
     value, gap, target = torch.empty(3, size, dtype=torch.float64, device="cpu")
+    exact = torch.empty(size, dtype=torch.bool, device="cpu")
     weights = _aligned(groups, len(plan.system.part), LANES)
-    outputs = mean.numpy(), value.numpy(), gap.numpy(), target.numpy(), weights
+    outputs = mean.numpy(), value.numpy(), gap.numpy(), target.numpy(), exact.numpy(), weights
     squares = plan.squares[goal]
     _run(
         plan, kernels.project, kernels.EDGE_TABLES, kernels.NODE_TABLES, groups,
         theta.contiguous().numpy(), goal, plan.system, tolerance, squares, max_iter, *outputs,
     )  # fmt: skip
-    return _Solution(mean, value, gap, target, weights)
+    return _Solution(mean, value, gap, target, exact, weights)
 
 
 def _multiply_by_jacobian(plan: _Plan, weights: np.ndarray, cotangent: Tensor) -> Tensor:
@@ -167,7 +176,7 @@ def _multiply_by_jacobian(plan: _Plan, weights: np.ndarray, cotangent: Tensor) -
 
     out = zeros(*cotangent.shape, dtype=torch.float64)
     arguments = weights, cotangent.contiguous().numpy(), plan.system, out.numpy()
-    _run(plan, kernels.multiply_by_jacobian, 2, 2, len(weights), *arguments)
+    _run(plan, kernels.multiply_by_jacobian, 2, 3, len(weights), *arguments)
     return out
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from ..jit import jit
 from ..simd.memory import address, row, rows, store_row, zero
 from ..simd.vector import LANES, maximum, where_less
-from .newton_steps import FREE_CURVATURE, end_on_face, iterate
+from .newton_steps import FREE_CURVATURE, ROUNDED_FLOW, end_on_face, iterate
 from .passes import (
     Edges,
     at_goals,
@@ -50,6 +50,9 @@ NODE_TABLES = 4
 # The start exceeds the values of the best derivations at each node by this multiple of its gap over the nodes.
 _SPREAD = 4.0
 
+# Solutions of the system of a Jacobian; each removes more of the effect of `FREE_CURVATURE`.
+_SOLUTIONS = 3
+
 # A gap below this multiple of the size of the terms of the objective is rounding.
 _ROUNDING = 1e-13
 
@@ -58,7 +61,7 @@ _ROUNDING = 1e-13
 def _finish_flow(edges, system, links, goal, first, flow, sums, v):
     """Make ``flow``, in place of f, satisfy the equations to rounding; return its objective and its gap.
 
-    The gap is infinite if no such flow has the same zeros.
+    The gap is infinite if no such flow has the same zeros, up to rounding.
     """
     curvature = address(system.curvature)
     lost = send_flow(edges, system, links, goal, first, flow, v)
@@ -73,7 +76,7 @@ def _finish_flow(edges, system, links, goal, first, flow, sums, v):
             value += (0.5 * curvature[e]) * f * f
     for k in range(system.nodes, links.rows):
         value += 0.5 * row(sums, k) * row(sums, k)
-    return value, where_less(0.0, lost, np.inf, gap)
+    return value, where_less(ROUNDED_FLOW, lost, np.inf, gap)
 
 
 @jit
@@ -98,7 +101,7 @@ def _write(edges, system, first, is_face, mean, weights):
 @jit
 def project(
     start, stop, edge_tables, node_tables, matrix_table, theta, goal, system, tolerance, squares, max_iter, mean, value,
-    gap, target, weights,
+    gap, target, exact, weights,
 ):  # fmt: skip
     """Solve the instances of the groups ``start:stop`` of LANES.
 
@@ -130,6 +133,8 @@ def project(
         Upper bound of the distance of the value from the maximum.
     target : (B,) float64, written
         The largest gap that counts as converged.
+    exact : (B,) bool, written
+        Whether μ is the mean on an optimal face, up to rounding.
     weights : (groups, E, LANES) float64, written
         The weights D of the Jacobian.
     """
@@ -141,7 +146,7 @@ def project(
     x, right = address(node_tables[0]), address(node_tables[1])
     inverse_pivots, sums = address(node_tables[2]), address(node_tables[3])
     matrix = address(matrix_table)
-    held = rows(4, np.float64)
+    held = rows(5, np.float64)
     lanes = address(held)
     for group in range(start, stop):
         first = group * LANES
@@ -179,20 +184,40 @@ def project(
             f, slack = row(edges.flow, e), row(edges.slack, e)
             weight = f / (slack + f * max(system.curvature[e], FREE_CURVATURE))
             store_row(out, e, where_less(0.0, f, weight, 0.0))
-        end_on_face(edges, system, links, goal, first, matrix, right, x, inverse_pivots)
+        is_optimal = end_on_face(edges, system, links, goal, first, rounding, matrix, right, x, inverse_pivots)
         face_value, face_gap = _finish_flow(edges, system, links, goal, first, edges.b, sums, x)
         inner_value, inner_gap = _finish_flow(edges, system, links, goal, first, edges.flow, sums, x)
-        is_face = where_less(face_gap, maximum(inner_gap, end), zero(x) + 1.0, 0.0)
+        # An infinite or undefined gap is never accepted.
+        is_face = where_less(face_gap, np.inf, is_optimal, 0.0)
+        is_face = where_less(maximum(inner_gap, end), face_gap, 0.0, is_face)
         _write(edges, system, first, is_face, mean, out)
         finite = where_less(-np.inf, best, 1.0, 0.0 * zero(x))
         store_row(lanes, 0, where_less(0.0, is_face, face_value, inner_value))
         store_row(lanes, 1, where_less(0.0, is_face, face_gap, inner_gap))
         store_row(lanes, 2, finite)
         store_row(lanes, 3, end)
+        store_row(lanes, 4, where_less(rounding, face_gap, 0.0, is_face))
         for c in range(min(LANES, len(goal) - first)):
+            exact[first + c] = held[4, c] > 0
             value[first + c] = held[0, c] if held[2, c] > 0 else -np.inf
             gap[first + c] = held[1, c]
             target[first + c] = held[3, c]
+
+
+@jit
+def _add_change(weights, c, change, system, links, matrix, inverse_pivots, x):
+    """Add df = D (c − Aᵀ dV) with A df = 0 to ``change``, and replace c by what D leaves of it: ε df where h = 0."""
+    curvature = address(system.curvature)
+    clear(x, links.rows + 1)
+    for e in range(len(system.part)):
+        right = row(weights, e) * row(c, e)
+        add_to_ends(x, links, e, right, right)
+    store_row(x, links.rows, zero(x))
+    solve(matrix, links, inverse_pivots, x)
+    for e in range(len(system.part)):
+        df = row(weights, e) * (row(c, e) - slope(x, links, e))
+        store_row(change, e, row(change, e) + df)
+        store_row(c, e, max(FREE_CURVATURE - curvature[e], 0.0) * df)
 
 
 @jit
@@ -200,14 +225,15 @@ def multiply_by_jacobian(start, stop, edge_tables, node_tables, matrix_table, we
     """Write the product of ``cotangent`` (B, P) with the Jacobian of μ to ``out`` (B, P), initially zero.
 
     The change of the flow for a change c of the scores of hyperedges is df = D (c − Aᵀ dV) with A df = 0. On the
-    face, D is 1 / (h + ε), where ε is `FREE_CURVATURE`. Free hyperedges in a cycle without penalty would change by
-    1 / ε. The second product J H J c, where H has the curvatures 1 / D − ε, has no such part, and equals J c in the
-    limit ε → 0 if c depends on the penalised hyperedges only.
+    face, D is 1 / h, and 1 / ε where h = 0, for ε = `FREE_CURVATURE`. Further solutions for c = ε df where h = 0
+    remove the effect of ε. Free hyperedges in a cycle without penalty would change by 1 / ε. The product J H J c has
+    no such part, and equals J c if c depends on the penalised hyperedges only.
     """
     links = links_of(system)
     c, change = address(edge_tables[0]), address(edge_tables[1])
-    x, inverse_pivots = address(node_tables[0]), address(node_tables[1])
+    x, inverse_pivots, sums = address(node_tables[0]), address(node_tables[1]), address(node_tables[2])
     matrix = address(matrix_table)
+    curvature = address(system.curvature)
     parts = cotangent.shape[1]
     for group in range(start, stop):
         first = group * LANES
@@ -219,20 +245,20 @@ def multiply_by_jacobian(start, stop, edge_tables, node_tables, matrix_table, we
         for e in range(len(system.part)):
             add_edge(matrix, links, e, row(weight, e))
         factor(matrix, links, inverse_pivots)
-        for _ in range(2 if system.has_free_edges else 1):
-            clear(x, links.rows + 1)
-            for e in range(len(system.part)):
-                right = row(weight, e) * row(c, e)
-                add_to_ends(x, links, e, right, right)
-            store_row(x, links.rows, zero(x))
-            solve(matrix, links, inverse_pivots, x)
-            for e in range(len(system.part)):
-                d = row(weight, e)
-                df = d * (row(c, e) - slope(x, links, e))
-                store_row(change, e, df)
-                group_change = row(x, links.ends[4 * e + 3])
-                own = where_less(0.0, d, df * maximum(1.0 / d - FREE_CURVATURE, 0.0), 0.0)
-                store_row(c, e, own + group_change)
+        for product in range(2 if system.has_free_edges else 1):
+            if product:
+                clear(sums, links.rows + 1)
+                for e in range(len(system.part)):
+                    add_to_ends(sums, links, e, zero(x), row(change, e))
+                store_row(sums, links.rows, zero(x))
+                for e in range(len(system.part)):
+                    d, df = row(weight, e), row(change, e)
+                    least = max(FREE_CURVATURE - curvature[e], 0.0)
+                    own = where_less(0.0, d, df * maximum(1.0 / d - least, 0.0), 0.0)
+                    store_row(c, e, own + row(sums, links.ends[4 * e + 3]))
+            clear(change, len(system.part))
+            for _ in range(_SOLUTIONS):
+                _add_change(weight, c, change, system, links, matrix, inverse_pivots, x)
         for e in range(len(system.part)):
             part = system.part[e]
             if part < parts:

@@ -13,9 +13,9 @@ from ..simd.vector import largest, maximum, minimum, where_less
 from .passes import set_at_goals
 from .system import add_edge, add_to_ends, clear, factor, slope, solve
 
-__all__ = ["FREE_CURVATURE", "end_on_face", "iterate"]
+__all__ = ["FREE_CURVATURE", "ROUNDED_FLOW", "end_on_face", "iterate"]
 
-FREE_CURVATURE = 1e-8
+FREE_CURVATURE = 1e-5
 """The curvature of hyperedges without a penalty in Jacobians, for a finite result where their flows are not unique."""
 
 # Steps go on while they multiply Σ f z by less than this number.
@@ -25,8 +25,17 @@ _FALLING = 0.9999
 _NEAR_ROUNDING = 1e3
 _FALLING_NEAR_ROUNDING = 0.97
 
-# Newton steps on the face, the second of which removes the rounding errors of the first.
-_FACE_STEPS = 2
+# Newton steps on a face; the later steps remove the effect of the proximal term and rounding errors.
+_FACE_STEPS = 3
+
+# Largest number of faces of an instance.
+_FACES = 12
+
+ROUNDED_FLOW = 1e-13
+"""A flow of this size may be rounding."""
+
+# The slack of hyperedges that never enter the face.
+_NEVER = 1e300
 
 # A step ends before a flow or a slack is 0, at this multiple of the distance.
 _INSIDE = 0.995
@@ -172,48 +181,110 @@ def iterate(
 
 
 @jit
-def end_on_face(edges, system, links, goal, first, matrix, right, x, inverse_pivots):
-    """Write a flow to table b that is 0 where f is below z, after steps with targets 0 at all other hyperedges.
+def _assemble_face(edges, system, links, matrix):
+    """Set up the system with the weights in table a, which are 0 outside the face."""
+    clear(matrix, system.entries)
+    for k in range(system.nodes, links.rows):
+        store_row(matrix, links.place[k] + k, zero(matrix) + 1.0)
+    for e in range(len(system.part)):
+        add_edge(matrix, links, e, row(edges.a, e))
 
-    The steps do not stop at the boundary, and share a factorisation. Table a gets the weights of the
-    Jacobian on the face.
+
+@jit
+def _change_face(edges, system, rounding, is_open):
+    """Change the face, given by table a, where it is not optimal, in the lanes with ``is_open`` = 1.
+
+    Hyperedges with a negative flow leave the face, and those with z < 0 enter it. Return 1 in the lanes with a change.
+    """
+    curvature = address(system.curvature)
+    changed = zero(edges.a)
+    for e in range(len(system.part)):
+        old, entering = row(edges.a, e), 1.0 / max(curvature[e], system.proximal)
+        inside = where_less(row(edges.b, e), -ROUNDED_FLOW, 0.0, old)
+        outside = where_less(row(edges.slack, e), 0.0 - rounding, entering, zero(old))
+        new = where_less(0.0, is_open, where_less(0.0, old, inside, outside), old)
+        changed = maximum(changed, where_less(new, old, 1.0, where_less(old, new, 1.0, zero(old))))
+        store_row(edges.a, e, new)
+    return changed
+
+
+@jit
+def _clear_outside(edges, system, links, is_open, sums):
+    """Set the flow outside the face to 0, and update z, in the lanes with ``is_open`` = 1."""
+    curvature = address(system.curvature)
+    clear(sums, links.rows + 1)
+    for e in range(len(system.part)):
+        flow = row(edges.b, e)
+        change = where_less(0.0, is_open, where_less(0.0, row(edges.a, e), 0.0, 0.0 - flow), 0.0)
+        store_row(edges.b, e, flow + change)
+        store_row(edges.slack, e, row(edges.slack, e) + curvature[e] * change)
+        group = links.ends[4 * e + 3]
+        store_row(sums, group, row(sums, group) + change)
+    store_row(sums, links.rows, zero(sums))
+    for e in range(len(system.part)):
+        store_row(edges.slack, e, row(edges.slack, e) + row(sums, links.ends[4 * e + 3]))
+
+
+@jit
+def _step_on_face(edges, system, links, goal, first, is_open, matrix, right, x, inverse_pivots):
+    """Take a Newton step for z = 0 on the face, in the lanes with ``is_open`` = 1."""
+    curvature = address(system.curvature)
+    clear(right, links.rows + 1)
+    set_at_goals(right, goal, first, -1.0)
+    for e in range(len(system.part)):
+        down = row(edges.a, e) * row(edges.slack, e)
+        add_to_ends(right, links, e, row(edges.b, e) - down, 0.0 - down)
+    _copy(right, x, links.rows + 1)
+    store_row(x, links.rows, zero(x))
+    solve(matrix, links, inverse_pivots, x)
+    clear(right, links.rows + 1)
+    for e in range(len(system.part)):
+        change = 0.0 - row(edges.a, e) * (row(edges.slack, e) + slope(x, links, e))
+        change = where_less(0.0, is_open, change, 0.0)
+        store_row(edges.b, e, row(edges.b, e) + change)
+        group = links.ends[4 * e + 3]
+        store_row(right, group, row(right, group) + change)
+        store_row(edges.slack, e, row(edges.slack, e) + curvature[e] * change)
+    for k in range(system.nodes, links.rows):
+        store_row(x, k, row(right, k))
+    for e in range(len(system.part)):
+        change = where_less(0.0, is_open, slope(x, links, e), 0.0)
+        store_row(edges.slack, e, row(edges.slack, e) + change)
+
+
+@jit
+def end_on_face(edges, system, links, goal, first, rounding, matrix, right, x, inverse_pivots):
+    """Write the optimal flow of a face to table b, from f and z: at first, the flow is 0 where f is below z.
+
+    On the face, Newton steps solve z = 0 without bounds. Then hyperedges with a negative flow leave the face,
+    and those with z < 0 enter it, until there are none (block pivoting: J. Júdice & F. Pires, A block principal
+    pivoting algorithm for large-scale strictly monotone linear complementarity problems, Computers & Operations
+    Research 21, 1994). Table a gets the weights of the Jacobian on the face.
+
+    Return 1 in the lanes whose face is optimal up to ``rounding``, else 0.
     """
     curvature = address(system.curvature)
     for e in range(len(system.part)):
         flow, slack = row(edges.flow, e), row(edges.slack, e)
-        store_row(edges.flow, e, where_less(slack, flow, flow, 0.0))
-        store_row(edges.a, e, zero(x))
+        weight = zero(x) + 1.0 / max(curvature[e], system.proximal)
+        store_row(edges.a, e, where_less(slack, flow, weight, 0.0))
         store_row(edges.b, e, flow)
-    _advance_and_assemble(edges, system, links, zero(x), zero(x), goal, first, matrix, right)
-    factor(matrix, links, inverse_pivots)
-    for e in range(len(system.part)):
-        whole, flow = row(edges.b, e), row(edges.flow, e)
-        store_row(edges.a, e, flow * row(edges.a, e))
-        store_row(edges.b, e, flow)
-        store_row(edges.flow, e, whole)
-        store_row(edges.slack, e, row(edges.slack, e) + row(edges.residual, e))
-    for repeat in range(_FACE_STEPS):
-        if repeat:
-            clear(right, links.rows + 1)
-            set_at_goals(right, goal, first, -1.0)
-            for e in range(len(system.part)):
-                down = row(edges.a, e) * row(edges.slack, e)
-                add_to_ends(right, links, e, row(edges.b, e) - down, 0.0 - down)
-        _copy(right, x, links.rows + 1)
-        store_row(x, links.rows, zero(x))
-        solve(matrix, links, inverse_pivots, x)
-        clear(right, links.rows + 1)
-        for e in range(len(system.part)):
-            change = 0.0 - row(edges.a, e) * (row(edges.slack, e) + slope(x, links, e))
-            store_row(edges.b, e, row(edges.b, e) + change)
-            group = links.ends[4 * e + 3]
-            store_row(right, group, row(right, group) + change)
-            store_row(edges.slack, e, row(edges.slack, e) + curvature[e] * change)
-        for k in range(system.nodes, links.rows):
-            store_row(x, k, row(right, k))
-        for e in range(len(system.part)):
-            store_row(edges.slack, e, row(edges.slack, e) + slope(x, links, e))
+        # Hyperedges outside all derivations of finite score have no flow, and never enter.
+        store_row(edges.slack, e, where_less(0.0, flow, slack + row(edges.residual, e), _NEVER))
+    one = zero(x) + 1.0
+    is_open = one
+    _clear_outside(edges, system, links, is_open, right)
+    for _ in range(_FACES):
+        _assemble_face(edges, system, links, matrix)
+        factor(matrix, links, inverse_pivots)
+        for _ in range(_FACE_STEPS):
+            _step_on_face(edges, system, links, goal, first, is_open, matrix, right, x, inverse_pivots)
+        is_open = _change_face(edges, system, rounding, is_open)
+        if largest(is_open) == 0:
+            break
+        _clear_outside(edges, system, links, is_open, right)
     for e in range(len(system.part)):
         is_positive = row(edges.a, e)
-        weight = zero(x) + 1.0 / (curvature[e] + FREE_CURVATURE)
+        weight = zero(x) + 1.0 / max(curvature[e], FREE_CURVATURE)
         store_row(edges.a, e, where_less(0.0, is_positive, weight, 0.0))
+    return one - is_open
