@@ -93,8 +93,12 @@ class CompiledBackend(ActiveSetBackend):
             direction_start=np.where(penalised, direction_start, -1),
             penalised=problem.penalised.numpy(),
         )
-        pieces = zip(direction.split([t.numel() for t in changing])[extra:], problem.theta, strict=True)
-        self._directions = [p.view(-1, *t.shape[1:]) if p.numel() else t for p, t in pieces]
+        pieces = direction.split([t.numel() for t in changing])
+        # A tensor that changes may have no coordinates, such as the transitions of sequences of length 1.
+        self._directions = [
+            p.view(len(c), *t.shape[1:]) if len(c) else t
+            for p, c, t in zip(pieces[extra:], changing[extra:], problem.theta, strict=True)
+        ]
 
     # -- rounds ----------------------------------------------------------------------------
 

@@ -125,3 +125,11 @@ def test_previous_solution(readout):
         torch.testing.assert_close(again.value, alone.value)
         torch.testing.assert_close(again.weights.sum(0), torch.ones(len(rows), dtype=again.weights.dtype))
         result = active_set(oracle, first, readout=readout, max_iter=100)
+
+
+def test_tensors_without_coordinates():
+    generator = torch.Generator().manual_seed(0)
+    unary = torch.randn(5, 1, 3, generator=generator, dtype=torch.float64)
+    solution = si.infer((unary, torch.zeros(5, 0, 3, 3).double()), "chain", "sparsemap", tolerance=0.0)
+    torch.testing.assert_close(solution.mean[0], si.simplex.sparsemax(unary))
+    assert solution.mean[1].shape == (5, 0, 3, 3)
