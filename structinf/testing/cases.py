@@ -300,6 +300,11 @@ class Case:
         """The dtype of the scores."""
         return as_tuple(self.user_theta)[0].dtype
 
+    def determined_parts(self, mean: Parts) -> Parts:
+        """Return the parts of a mean that its relaxation determines also at ties: those with a penalty."""
+        is_readout = getattr(self.target.relaxation, "penalty", "all") == "readout"
+        return self.oracle.readout(mean) if is_readout else mean
+
     @functools.cached_property
     def scale(self) -> Tensor:
         """The largest Σ |θ_i y_i| of the best structures y in the batch, in float64."""

@@ -146,8 +146,8 @@ def conjugate(case: Case) -> None:
     # The maximum lies between the value and the value plus the gap.
     gap = 0.0 if solution.gap is None else solution.gap.double()
     expect_close(value, solution.value, tolerance + gap, "conjugate() (solve().value is expected)")
-    found = pack_like(differentiate(value.sum(), leaves), case.theta)
-    expected = sum_to_batch_of(solution.mean, case.theta)
+    found = case.determined_parts(pack_like(differentiate(value.sum(), leaves), case.theta))
+    expected = case.determined_parts(sum_to_batch_of(solution.mean, case.theta))
     expect_close(found, expected, 4 * case.tolerance, "the gradient of conjugate() (the mean is expected)")
     if _regularized(case).value_may_miss_maximum:
         return
