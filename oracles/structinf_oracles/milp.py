@@ -18,10 +18,11 @@ from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
 from structinf.parts import Parts
-from structinf.restriction import Restrictable
+from structinf.restriction import Restrictable, in_order
 from structinf.shapes import Int
 from structinf.solver_oracle import Maximiser, Outcome, SolverOracle
 from structinf.validation import check_enumerable, check_instances
+from structinf.validation.options import check_k
 
 from .common.constraint_program import ConstraintProgram
 from .common.distinct_rows import number_of_dimensions, refuse_gradient
@@ -281,6 +282,69 @@ class MILP(SolverOracle, Restrictable, Enumerable):
         return self.best_of_feasible(
             theta, lambda i, scores: oracles[i]._maximise(scores, (bounds[0][i], bounds[1][i]))
         )
+
+    def topk(self, theta: Any, k: int) -> tuple[Parts, Tensor, Tensor]:
+        low, high = self._box(theta.shape[1])
+        if not np.all(self.integrality) or (low < 0).any() or (high > 1).any():
+            return super().topk(theta, k)
+        check_k(k)
+        theta = theta.detach()
+        values, found = self.rank_by_cuts(theta, self.argmax(theta), k, theta.shape[1])
+        scores = torch.where(found, (values.double() * theta.double().nan_to_num(neginf=0.0)).sum(2), -math.inf)
+        values, scores = in_order(values, scores)
+        return values, scores.to(theta), ~scores.isneginf()
+
+    def rank_by_cuts(self, theta: Tensor, best: Tensor, k: int, columns: int) -> tuple[Tensor, Tensor]:
+        """Return the k best points that differ in the first variables, which are 0 or 1, best first.
+
+        A constraint excludes each point found, so that a point takes one call of the solver (E. Balas & R. Jeroslow,
+        Canonical cuts on the unit hypercube, SIAM Journal on Applied Mathematics 23, 1972).
+
+        Parameters
+        ----------
+        theta : (B, d) Tensor
+            The scores.
+        best : (B, d) Tensor
+            The best points.
+        k : int
+            The number of points.
+        columns : int
+            The number of variables in which the points differ.
+
+        Returns
+        -------
+        values : (k, B, d) Tensor
+            The points, 0 beyond the last.
+        found : (k, B) bool Tensor
+            Whether a point exists.
+        """
+        oracles, values = list(self._oracles(len(theta))), [best]
+        found = [torch.ones(len(theta), dtype=torch.bool, device=theta.device)]
+
+        def maximise(index: int, scores: np.ndarray) -> Outcome:
+            return oracles[index]._maximise(scores) if left[index] else Outcome("infeasible")
+
+        while len(values) < k and bool(found[-1].any()):
+            left = found[-1].tolist()
+            for i, point in enumerate(values[-1][:, :columns].round().cpu().double().numpy()):
+                if left[i]:
+                    oracles[i] = oracles[i]._without(point)
+            following, exists = self.best_of_feasible(theta, maximise)
+            values.append(following)
+            found.append(exists)
+        missing = k - len(values)
+        values += [torch.zeros_like(best)] * missing
+        found += [torch.zeros_like(found[0])] * missing
+        return torch.stack(values), torch.stack(found)
+
+    def _without(self, point: np.ndarray) -> MILP:
+        """Return the program without the points whose first variables are ``point``, an array of 0 and 1."""
+        from scipy.sparse import coo_array, vstack
+
+        columns = np.arange(len(point))
+        cut = coo_array((1 - 2 * point, (0 * columns, columns)), shape=(1, self.A.shape[1]))
+        rows = vstack([self.A.as_scipy(), cut], format="csc")
+        return replace(self, A=rows, lower=(*self.lower, 1 - point.sum()), upper=(*self.upper, math.inf))
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all points, (|Y|, d) in float64, sorted. The bounds must hold at most a million integer points."""

@@ -167,7 +167,10 @@ class RankedFactorGraph(RestrictedFactorGraph, Samplable):
             ranked = ranked_search(solve, start, low[:, :width], high[:, :width], k, nested=nested)
             return ranked.values, ~ranked.scores.isneginf()
 
-        values, valid = search(columns.variables, self._has_nested_variables(numbers))
+        if self.solver == "milp":
+            values, valid = self._rank_by_cuts(numbers, columns, tensors, tuple(y), k)
+        else:
+            values, valid = search(columns.variables, self._has_nested_variables(numbers))
         if columns.variables == len(columns.index):
             return values, valid
         rows = valid.flatten().nonzero()[:, 0]
@@ -182,6 +185,22 @@ class RankedFactorGraph(RestrictedFactorGraph, Samplable):
                 'structures with the same variables; build the graph with solver="list" or "milp"'
             )
         return search(len(columns.index), True)
+
+    def _rank_by_cuts(
+        self, numbers: list[int], columns: Columns, tensors: tuple[Tensor, ...], best: tuple[Tensor, ...], k: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the variables of the k best structures (k, B, v) of a component, and which exist, (k, B)."""
+        scores, variables = tensors[0].flatten(1), best[0].flatten(1)
+        values = variables.new_zeros(k, len(scores), columns.variables)
+        valid = torch.zeros(k, len(scores), dtype=torch.bool, device=scores.device)
+        for index, program in self._programs_of(numbers, scores):
+            own = self._program_scores(program, index, scores, tensors)
+            start = torch.zeros_like(own)
+            start[:, : columns.variables] = variables[index][:, program.variables.to(own.device)]
+            milp: Any = program.oracle
+            found, valid[:, index] = milp.rank_by_cuts(own, start, k, columns.variables)
+            values[:, index] = found[..., : columns.variables].to(values)
+        return values, valid
 
     def _additional_parts(self, numbers: list[int], columns: Columns, values: Tensor) -> tuple[list[Tensor], bool]:
         """Return the additional parts of the structures with these variables (B, v), and whether they are unique.
