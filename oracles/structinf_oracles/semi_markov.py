@@ -13,26 +13,32 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
+from structinf.dp import Hypergraph, HypergraphBuilder
 from structinf.errors import InvalidInputError
 from structinf.parts import Parts, as_tuple
 from structinf.shapes import Float, Int
 from structinf.validation import check_flag, check_lengths
 
+from .common import segment_boundaries
 from .common.labels import indicators, nonzero_positions, reject_labels
+from .common.segment_boundaries import has_boundaries
+from .common.segmentation_sums import SegmentationSums
 
 __all__ = ["SemiMarkov"]
 
-_FORMS = "segments (..., T, D, S), (segments, transition (..., S, S)), or with pairwise=True edges (..., T, D, S, S)"
+_FORMS = (
+    "segments (..., T, D, S), (segments, transition (..., S, S)), (steps (..., T, S), boundaries (..., T, 2, S), "
+    "durations (..., D, S)) with or without a transition (..., S, S), or with pairwise=True edges (..., T, D, S, S)"
+)
 
 
 @dataclass(frozen=True)
-class SemiMarkov(HypergraphProgram):
+class SemiMarkov(SegmentationSums):
     """Divisions of T steps into segments of at most D steps, each with one of S labels.
 
     The index [t, d] stands for the segment of d + 1 steps that ends at step t and starts at step t − d, counted from
     0. Entries with d > t are never read. Neighbouring segments may have the same label. −inf forbids a segment or a
-    transition. Scores θ and structures y have one of three forms:
+    transition. Scores θ and structures y have one of five forms:
 
     ==================================================  =============================================================
     θ                                                   y
@@ -42,10 +48,19 @@ class SemiMarkov(HypergraphProgram):
                                                         between the labels of neighbours, [from, to]
     edges (..., T, D, S, S), with ``pairwise``          indicators of the segments with the label before,
                                                         [t, d, from, to]
+    steps (..., T, S), boundaries (..., T, 2, S),       indicators of the label of each step, [t, label], and of the
+    durations (..., D, S)                               first and the last step of each segment, [t, 0 or 1, label],
+                                                        and counts of the durations, [d, label]
+    steps, boundaries, durations,                       the same, and counts of the transitions
+    transition (..., S, S)
     ==================================================  =============================================================
 
-    A transition of shape (S, S) or (1, S, S) is shared by the batch. With ``pairwise``, the first segment has no
-    label before it and reads the entry ``from`` = 0, whatever its label.
+    A transition of shape (S, S) or (1, S, S) is shared by the batch, as are durations of shape (D, S) or (1, D, S).
+    With ``pairwise``, the first segment has no label before it and reads the entry ``from`` = 0, whatever its label.
+
+    In the last two forms, for long series, a segment has the sum of ``steps`` over its steps as its score, plus the
+    entries of ``boundaries`` for its first and its last step, and of ``durations``. Boundaries are necessary, since
+    labels of steps do not tell where a segment ends if the next one has the same label; their scores may be zeros.
 
     - Labels, shape (..., T, 3): the first step, the number of steps and the label of each segment, in order, padded
       with −1. The method :meth:`labels_of_steps` returns the label of each step.
@@ -63,6 +78,10 @@ class SemiMarkov(HypergraphProgram):
     :meth:`segment_scores` makes scores of segments from scores of steps and durations. Ties go to the
     shortest segment, decided from the end backwards. With a transition or ``pairwise``, ties go to the lowest label
     first.
+
+    With boundaries, the memory of ``argmax``, sums, their first and second derivatives, and samples is
+    O(T S + D S + S²). All other queries, such as k best structures, regularizers other than the negative entropy,
+    and ``sparsemap``, build a graph with 2 T D S nodes.
 
     References
     ----------
@@ -82,6 +101,17 @@ class SemiMarkov(HypergraphProgram):
     tensor([[0, 1, 1, 0]])
     >>> oracle.count(theta)
     [44]
+
+    The same model from scores of steps and durations, for a series too long for T · D · S scores:
+
+    >>> steps = torch.zeros(1, 10_000, 2)
+    >>> boundaries = torch.zeros(1, 10_000, 2, 2)
+    >>> steps[..., 1] = -1.0
+    >>> steps[0, 4000:7000, 1] = 1.0
+    >>> durations = torch.full((1, 5000, 2), -1.0)
+    >>> y = oracle.argmax((steps, boundaries, durations))
+    >>> oracle.decode(y)[0, :4].tolist()
+    [[0, 4000, 0], [4000, 3000, 1], [7000, 3000, 0], [-1, -1, -1]]
     """
 
     name: ClassVar[str] = "semi_markov"
@@ -102,6 +132,8 @@ class SemiMarkov(HypergraphProgram):
 
     def build(self, event_shape: Any) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
+        if has_boundaries(graph.parts):
+            return segment_boundaries.build(graph)
         segments = as_tuple(graph.parts)[0]
         steps, durations, labels = *segments.shape[:2], segments.shape[-1]
         t, d = np.tril_indices(steps, m=durations)
@@ -128,11 +160,14 @@ class SemiMarkov(HypergraphProgram):
     # -- shapes ----------------------------------------------------------------------------
 
     @staticmethod
-    def segment_scores(steps: Float[Tensor, "*batch steps labels"], durations: Tensor) -> Tensor:
-        """Return scores of segments, (..., T, D, S), from scores of their steps and of their durations.
+    def segment_scores(
+        steps: Float[Tensor, "*batch steps labels"], durations: Tensor, boundaries: Tensor | None = None
+    ) -> Tensor:
+        """Return scores of segments, (..., T, D, S), from scores of their steps, durations and boundaries.
 
-        The score of a segment is the sum of ``steps`` over its steps, plus the entry of ``durations``. With a
-        transition beside these scores, the memory is O(T D S), where edges of ``pairwise`` take O(T D S²).
+        The score of a segment is the sum of ``steps`` over its steps, plus the entries of ``durations`` and
+        ``boundaries``. With a transition beside these scores, the memory is O(T D S), where edges of ``pairwise`` take
+        O(T D S²). Long series are scored by (steps, boundaries, durations) without these scores, in memory O(T S).
 
         Parameters
         ----------
@@ -140,6 +175,8 @@ class SemiMarkov(HypergraphProgram):
             The score of each step with each label, for example the logits of an encoder; −inf forbids a label.
         durations : (D, S) Tensor, or (..., D, S)
             The score of a segment of d + 1 steps, [d, label].
+        boundaries : (..., T, 2, S) Tensor, optional
+            The scores of the first and the last step of a segment, [t, 0 or 1, label]; by default 0.
 
         Returns
         -------
@@ -162,11 +199,19 @@ class SemiMarkov(HypergraphProgram):
                 "segment_scores takes steps (..., T, S) and durations (..., D, S) with the same labels, got shapes "
                 f"{tuple(steps.shape)} and {tuple(durations.shape)}"
             )
+        if boundaries is not None and (
+            boundaries.ndim < 3 or boundaries.shape[-3:] != (steps.shape[-2], 2, steps.shape[-1])
+        ):
+            raise InvalidInputError(
+                f"boundaries must have shape (..., T, 2, S) with T and S of steps {tuple(steps.shape)}, got "
+                f"{tuple(boundaries.shape)}"
+            )
         # Differences of cumulative sums would lose digits, and give NaN beside −inf.
-        sums = [steps]
+        sums = [steps if boundaries is None else steps + boundaries[..., 0, :]]
         for _ in range(durations.shape[-2] - 1):
             sums.append(steps + pad(sums[-1][..., :-1, :], (0, 0, 1, 0)))
-        return torch.stack(sums, -2) + durations.unsqueeze(-3)
+        segments = torch.stack(sums, -2) + durations.unsqueeze(-3)
+        return segments if boundaries is None else segments + boundaries[..., 1, :].unsqueeze(-2)
 
     @property
     def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -176,6 +221,8 @@ class SemiMarkov(HypergraphProgram):
     def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
         if not isinstance(theta, tuple):
             return (self.event_ndim,)
+        if not self.pairwise and len(theta) in (3, 4):
+            return (2, 3, 2, 2)[: len(theta)]
         if self.pairwise or len(theta) != 2:
             raise InvalidInputError(
                 f"theta: semi_markov takes {_FORMS}; got a tuple of {len(theta)} tensors with pairwise={self.pairwise}"
@@ -184,8 +231,11 @@ class SemiMarkov(HypergraphProgram):
 
     def validate(self, theta: Parts) -> None:
         shapes = [tuple(t.shape[1:]) for t in as_tuple(theta)]
-        steps, durations, *_, labels = shapes[0]
-        expected_shapes = [(steps, durations, *[labels] * (self.event_ndim - 2)), (labels, labels)]
+        steps, labels = shapes[0][0], shapes[0][-1]
+        if has_boundaries(theta):
+            expected_shapes = [(steps, labels), (steps, 2, labels), (max(shapes[2][0], 1), labels), (labels, labels)]
+        else:
+            expected_shapes = [(steps, shapes[0][1], *[labels] * (self.event_ndim - 2)), (labels, labels)]
         if 0 in shapes[0] or shapes != expected_shapes[: len(shapes)]:
             raise InvalidInputError(
                 f"theta: semi_markov takes {_FORMS}, with T, D and S at least 1; got "
@@ -195,7 +245,9 @@ class SemiMarkov(HypergraphProgram):
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} steps", has_empty=True)
 
     def valid_parts(self, theta: Parts) -> Parts:
-        """Mask the segments that start at step 0 or later and end within the length."""
+        """Mask the segments that start at step 0 or later and end within the length, or the steps in use."""
+        if has_boundaries(theta):
+            return self._steps_in_use(theta)
         segments = as_tuple(theta)[0]
         _, steps, durations, *labels = segments.shape
         t = torch.arange(steps, device=segments.device).unsqueeze(1)
@@ -210,14 +262,28 @@ class SemiMarkov(HypergraphProgram):
             mask = mask & ~((d == t).view(steps, durations, 1, 1) & label_before.unsqueeze(1))
         return (mask, torch.ones_like(theta[1][:1], dtype=torch.bool)) if isinstance(theta, tuple) else mask
 
+    def _steps_in_use(self, theta: Parts) -> Parts:
+        t = torch.arange(as_tuple(theta)[0].shape[1], device=as_tuple(theta)[0].device)
+        used = (t < self.bound["lengths"].unsqueeze(1)) if "lengths" in self.bound else (t >= 0).unsqueeze(0)
+
+        def mask(part: Tensor) -> Tensor:
+            rows = used.any(0, keepdim=True) if len(part) == 1 else used
+            return rows.view(*rows.shape, *[1] * (part.ndim - 2)).expand(-1, *part.shape[1:])
+
+        steps, boundaries, *others = as_tuple(theta)
+        return mask(steps), mask(boundaries), *(torch.ones_like(t[:1], dtype=torch.bool) for t in others)
+
     # -- labels ----------------------------------------------------------------------------
 
-    def readout(self, y: Parts) -> Tensor:
-        """Return the indicators of the segments; with ``pairwise``, the label before is included."""
-        return as_tuple(y)[0]
+    def readout(self, y: Parts) -> Parts:
+        """Return the indicators of the segments, with the label before if ``pairwise``; or of steps and boundaries."""
+        return y[:2] if has_boundaries(y) else as_tuple(y)[0]
 
     def hamming_cost(self, y: Parts) -> Parts:
-        """Return costs that count the wrong steps of each segment. Transitions cost 0, with a batch dimension of 1."""
+        """Return costs that count the wrong steps of each segment. Other parts cost 0, with a batch dimension of 1."""
+        if has_boundaries(y):
+            steps, *others = as_tuple(y)
+            return steps.sum(2, keepdim=True) - steps, *(torch.zeros_like(t[:1]) for t in others)
         segments = as_tuple(y)[0]
         steps, durations = segments.shape[1:3]
         right = torch.nn.functional.one_hot(self.labels_of_steps(y) + 1, segments.shape[-1] + 1)[..., 1:]
@@ -232,7 +298,8 @@ class SemiMarkov(HypergraphProgram):
 
     def encode(self, labels: Tensor, like: Parts) -> Parts:
         segments = as_tuple(like)[0]
-        steps, durations, *_, states = segments.shape[1:]
+        steps, states = segments.shape[1], segments.shape[-1]
+        durations = as_tuple(like)[2].shape[1] if has_boundaries(like) else segments.shape[2]
         if labels.ndim != 3 or labels.shape[1:] != (steps, 3):
             raise InvalidInputError(
                 f"labels must be segments (first step, number of steps, label), shape (..., {steps}, 3), padded with "
@@ -261,6 +328,8 @@ class SemiMarkov(HypergraphProgram):
         reject_labels(
             end[:, -1:] != length.unsqueeze(1), labels, "the segments do not end with the last step in use", defers=True
         )
+        if has_boundaries(like):
+            return segment_boundaries.encode(start, label, used, length, like)
         before = pad(label[:, :-1], (1, 0))
         place = (end - 1) * durations + size - 1
         place = (place * states + before if self.pairwise else place) * states + label
@@ -275,6 +344,8 @@ class SemiMarkov(HypergraphProgram):
         return y, count[:, :-1].reshape(-1, states, states)
 
     def decode(self, y: Parts) -> Int[Tensor, "batch steps 3"]:
+        if has_boundaries(y):
+            return segment_boundaries.segments_of(y)
         segments = self._without_label_before(y)
         _, steps, durations, states = segments.shape
         positions = nonzero_positions(segments.flatten(1), steps)
@@ -282,6 +353,8 @@ class SemiMarkov(HypergraphProgram):
         return torch.where(positions.unsqueeze(2) < 0, -1, torch.stack([t - d, d + 1, label], 2))
 
     def describe_part(self, y: Parts, tensor: int, index: tuple[int, ...]) -> str:
+        if has_boundaries(y):
+            return segment_boundaries.describe(tensor, index)
         if tensor == 1:
             return f"transition {index[0]} -> {index[1]} between labels"
         last, longer, *before, label = index
@@ -290,6 +363,8 @@ class SemiMarkov(HypergraphProgram):
 
     def labels_of_steps(self, y: Parts) -> Int[Tensor, "batch steps"]:
         """Return the label of the segment that holds each step, −1 beyond the length."""
+        if has_boundaries(y):
+            return torch.where((y[0] == 0).all(2), -1, y[0].argmax(2))
         segments = self._without_label_before(y)
         _, steps, durations, _ = segments.shape
         by_step = segments.sum(2)

@@ -56,7 +56,9 @@ def markov_field(cardinalities: Sequence[int], factors: Sequence[Sequence[int]])
 def semi_markov(
     steps: int, durations: int, labels: int, form: str = "segments", length: int | None = None
 ) -> Iterator[Structure]:
-    """Labelled segments. ``form``: "segments", "transition" for those with numbers of transitions, or "pairwise"."""
+    """Labelled segments. ``form``: "segments", "transition" for those with numbers of transitions, "pairwise", or
+    "boundaries" and "boundaries, transition" for steps, boundaries and numbers of durations.
+    """
     length = steps if length is None else length
     for cuts in itertools.product([False, True], repeat=length - 1):
         starts = [0, *(t + 1 for t, cut in enumerate(cuts) if cut)]
@@ -67,14 +69,24 @@ def semi_markov(
             segments = np.zeros((steps, durations, labels))
             pairwise = np.zeros((steps, durations, labels, labels))
             transition = np.zeros((labels, labels))
+            by_step, boundaries = np.zeros((steps, labels)), np.zeros((steps, 2, labels))
             before = 0
             for (start, end), tag in zip(spans, tags, strict=True):
                 segments[end - 1, end - start - 1, tag] = 1
                 pairwise[end - 1, end - start - 1, before, tag] = 1
+                by_step[start:end, tag] = 1
+                boundaries[start, 0, tag] = boundaries[end - 1, 1, tag] = 1
                 before = tag
             for pair in itertools.pairwise(tags):
                 transition[pair] += 1
-            yield {"segments": (segments,), "transition": (segments, transition), "pairwise": (pairwise,)}[form]
+            counts = by_step, boundaries, segments.sum(0)
+            yield {
+                "segments": (segments,),
+                "transition": (segments, transition),
+                "pairwise": (pairwise,),
+                "boundaries": counts,
+                "boundaries, transition": (*counts, transition),
+            }[form]
 
 
 def monotonic_alignment(
@@ -180,7 +192,26 @@ def semi_markov_grammar(
         later = [([(0, i - 1, d - 1, r, s)], [(i - d, r)]) for d in sizes(i) if d < i for r in range(labels)]
         return [*later, *([([(0, i - 1, i - 1, 0, s)], [])] if i <= durations else [])]
 
-    options = {"segments": segments, "transition": transition, "pairwise": pairwise}[form]
+    def scores(i, d, s):
+        inside = [(0, t, s) for t in range(i - d, i)]
+        return [*inside, (1, i - d, 0, s), (1, i - 1, 1, s), (2, d - 1, s)]
+
+    def boundaries(i):
+        return [([], [])] if i == 0 else [(scores(i, d, s), [i - d]) for d in sizes(i) for s in range(labels)]
+
+    def boundaries_and_transition(symbol):
+        if isinstance(symbol, int) or symbol[0] == "begun":
+            return [([(3, *part[1:]) for part in parts], tails) for parts, tails in transition(symbol)]
+        _, i, s = symbol
+        return [(scores(i, d, s), [("begun", i - d, s)]) for d in sizes(i)]
+
+    options = {
+        "segments": segments,
+        "transition": transition,
+        "pairwise": pairwise,
+        "boundaries": boundaries,
+        "boundaries, transition": boundaries_and_transition,
+    }[form]
     return steps if length is None else length, options
 
 

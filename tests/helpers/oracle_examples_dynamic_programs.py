@@ -212,6 +212,8 @@ def _semi_markov(steps: int, form: str, relaxed: bool = False) -> Example:
         "segments": (steps, 2, 2),
         "transition": ((steps, 2, 2), (2, 2)),
         "pairwise": (steps, 2, 2, 2),
+        "boundaries": ((steps, 2), (steps, 2, 2), (2, 2)),
+        "boundaries, transition": ((steps, 2), (steps, 2, 2), (2, 2), (2, 2)),
     }
     return Example(
         "semi_markov",
@@ -233,6 +235,8 @@ PROGRAMS = (
     _semi_markov(3, "segments", relaxed=True),
     _semi_markov(3, "transition"),
     _semi_markov(2, "pairwise"),
+    _semi_markov(3, "boundaries"),
+    _semi_markov(2, "boundaries, transition"),
     _dag_path(_WAYS, "home", "work", relaxed=True),
     _dag_path(((0, 1),), 0, 1),
     _dtw(2, 3, [(2, 3), (1, 2), (2, 1), (1, 1)], relaxed=True),

@@ -8,20 +8,31 @@ import pytest
 import torch
 
 import enumerators_subsets as plain
+import structinf as si
 from hypergraph_program_assertions import Program, every_query
-from structinf.errors import InvalidInputError
+from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.regularizers import SquaredL2
 from structinf_oracles.chain import Chain
+from structinf_oracles.common import segment_boundaries
 from structinf_oracles.semi_markov import SemiMarkov
 
 pytestmark = pytest.mark.slow
 
 INF = math.inf
 
+FORMS = ["segments", "transition", "pairwise", "boundaries", "boundaries, transition"]
+
 
 def program(steps, durations, labels, form):
     segments = steps, durations, labels
-    shapes = {"segments": segments, "transition": (segments, (labels, labels)), "pairwise": (*segments, labels)}
+    counts = (steps, labels), (steps, 2, labels), (durations, labels)
+    shapes = {
+        "segments": segments,
+        "transition": (segments, (labels, labels)),
+        "pairwise": (*segments, labels),
+        "boundaries": counts,
+        "boundaries, transition": (*counts, (labels, labels)),
+    }
     return Program(
         SemiMarkov(pairwise=form == "pairwise"),
         shapes[form],
@@ -39,6 +50,9 @@ PROGRAMS = [
     program(2, 3, 2, "pairwise"),
     program(1, 1, 2, "segments"),
     program(1, 2, 2, "transition"),
+    program(3, 2, 2, "boundaries"),
+    program(3, 2, 2, "boundaries, transition"),
+    program(1, 2, 2, "boundaries, transition"),
 ]
 
 
@@ -50,7 +64,23 @@ def test_query(query, program):
 # ----------------------------------------------------------------------------- known values
 
 
+def scores_with_boundaries(steps, durations, labels, batch=1, transition=True, seed=0):
+    """Scores of steps, boundaries, durations and transitions, and the same scores by segments and transitions."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(batch, steps, labels), (batch, steps, 2, labels), (1, durations, labels), (1, labels, labels)]
+    theta = tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return theta if transition else theta[:3]
+
+
+def by_segments(theta):
+    steps, boundaries, durations, *transition = theta
+    segments = SemiMarkov.segment_scores(steps, durations, boundaries)
+    return (segments, *transition) if transition else segments
+
+
 def potentials(form, steps, durations, labels, batch=1):
+    if form.startswith("boundaries"):
+        return scores_with_boundaries(steps, durations, labels, batch, "transition" in form)
     segments = torch.randn(batch, steps, durations, labels, dtype=torch.float64)
     transition = torch.randn(1, labels, labels, dtype=torch.float64)
     if form == "segments":
@@ -124,7 +154,7 @@ def test_long_sequences():
 
 
 def test_ties_go_to_short_segments_and_low_labels():
-    for form in ("segments", "transition", "pairwise"):
+    for form in FORMS:
         oracle = SemiMarkov(pairwise=form == "pairwise")
         theta = potentials(form, 3, 3, 2)
         zeros = tuple(torch.zeros_like(t) for t in theta) if isinstance(theta, tuple) else torch.zeros_like(theta)
@@ -189,12 +219,12 @@ def test_labels_of_a_wrong_shape():
         SemiMarkov().encode(torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3, 2, 2))
 
 
-@pytest.mark.parametrize("form", ["segments", "transition", "pairwise"])
+@pytest.mark.parametrize("form", FORMS)
 def test_hamming_distances_count_steps(form):
     oracle = SemiMarkov(pairwise=form == "pairwise")
     like = potentials(form, 4, 3, 2)
     structures = [tuple(torch.from_numpy(t)[None] for t in y) for y in plain.semi_markov(4, 3, 2, form)]
-    structures = [y if form == "transition" else y[0] for y in structures]
+    structures = [y if isinstance(like, tuple) else y[0] for y in structures]
     gold = structures[17]
     steps = oracle.labels_of_steps(gold)
     cost = oracle.hamming_cost(gold)
@@ -219,8 +249,8 @@ def test_shapes_that_do_not_fit():
             SemiMarkov(pairwise=isinstance(theta, torch.Tensor) and theta.ndim == 5).validate(theta)
     with pytest.raises(InvalidInputError, match="got a tuple of 2 tensors with pairwise=True"):
         SemiMarkov(pairwise=True).resolve_event_ndim((segments, torch.zeros(4, 4)))
-    with pytest.raises(InvalidInputError, match="got a tuple of 3 tensors"):
-        SemiMarkov().resolve_event_ndim((segments,) * 3)
+    with pytest.raises(InvalidInputError, match="got a tuple of 5 tensors"):
+        SemiMarkov().resolve_event_ndim((segments,) * 5)
     with pytest.raises(InvalidInputError, match=r"lengths must lie between 1 and 3 .*index 1"):
         SemiMarkov().bind(lengths=torch.tensor([3, 0])).validate(segments)
     with pytest.raises(InvalidInputError, match="pairwise must be True or False, got 'yes'"):
@@ -244,6 +274,105 @@ def test_scores_of_steps_and_durations():
     assert torch.autograd.gradcheck(lambda *t: SemiMarkov.segment_scores(*t).sin(), leaves)
     with pytest.raises(InvalidInputError, match="with the same labels"):
         SemiMarkov.segment_scores(steps, durations[:, :2])
+
+
+# ----------------------------------------------------------------------------- boundaries
+
+
+@pytest.mark.parametrize("transition", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_boundaries_score_segments(transition, scale):
+    """Values, marginals, Hessian products and the best structure equal those of the same scores by segments."""
+    theta = tuple(t * scale for t in scores_with_boundaries(25, 19, 3, 3, transition))
+    theta[0][0, 4, 1] = theta[0][1, 10, :2] = theta[1][2, 3, 0, 0] = theta[2][0, 2, 2] = -INF
+    if transition:
+        theta[3][0, 1, 0] = -INF
+    lengths = torch.tensor([25, 12, 1])
+    oracle = SemiMarkov().bind(lengths=lengths)
+    leaves = tuple(t.clone().requires_grad_() for t in theta)
+    expected = oracle.log_partition(by_segments(leaves))
+    weight = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    gradient = torch.autograd.grad(expected @ weight, leaves, create_graph=True)
+    value, mean = oracle.log_partition_and_marginals(theta)
+    torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=1e-10)
+    room = {"rtol": 1e-9, "atol": 1e-12 * scale}
+    for actual, one in zip(oracle.log_partition_vjp(theta, weight), gradient, strict=True):
+        torch.testing.assert_close(actual, one.detach(), **room)
+    assert all(bool((t >= 0).all()) for t in mean)
+    torch.testing.assert_close(mean[0].sum(2), (torch.arange(25) < lengths[:, None]).double(), rtol=0, atol=1e-10)
+    if scale == 1:
+        v = scores_with_boundaries(25, 19, 3, 3, transition, seed=1)
+        along = sum((g * d).sum() for g, d in zip(gradient, v, strict=True))
+        products = torch.autograd.grad(along, leaves)
+        actual = oracle.covariance_product(theta, v)
+        for one, product in zip(actual, products, strict=True):
+            weighted = one * weight.view(-1, *[1] * (one.ndim - 1))
+            weighted = weighted.sum(0, keepdim=True) if len(product) == 1 else weighted
+            torch.testing.assert_close(weighted, product, rtol=1e-9, atol=1e-10)
+    assert torch.equal(oracle.decode(oracle.argmax(theta)), oracle.decode(oracle.argmax(by_segments(theta))))
+
+
+def test_segments_of_one_step_with_boundaries_are_a_chain():
+    steps, boundaries, durations, transition = scores_with_boundaries(3000, 1, 4)
+    unary = steps + boundaries.sum(2) + durations
+    value, mean = SemiMarkov().log_partition_and_marginals((steps, boundaries, durations, transition))
+    expected, (tags, moves) = Chain().log_partition_and_marginals((unary, transition))
+    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
+    torch.testing.assert_close(mean[0], tags, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(mean[3], moves, rtol=1e-9, atol=1e-11)
+
+
+def test_long_series_need_no_graph(monkeypatch):
+    monkeypatch.setattr(segment_boundaries, "build", None)
+    theta = tuple(t.float()[:1].requires_grad_() for t in scores_with_boundaries(1500, 100, 2))
+    (y,) = si.relax(theta, "semi_markov", "map")[:1]
+    assert y.sum() == 1500
+    loss = si.FenchelYoungLoss("semi_markov", "marginals")
+    labels = si.decode(si.relax(theta, "semi_markov", "map"), "semi_markov")
+    loss(theta, labels).backward()
+    assert all(t.grad is not None and bool(t.grad.isfinite().all()) for t in theta)
+    assert theta[0].grad.abs().max() > 1e-4
+    generator = torch.Generator().manual_seed(0)
+    samples = si.sample(theta, "semi_markov", 3, generator=generator)
+    assert torch.equal(samples[0].sum(-1), torch.ones(3, 1, 1500))
+    assert SemiMarkov().decode(tuple(t[0] for t in samples)).shape == (1, 1500, 3)
+
+
+def test_samples_with_boundaries_have_the_marginals():
+    for transition in (False, True):
+        theta = scores_with_boundaries(6, 3, 2, 2, transition)
+        oracle = SemiMarkov().bind(lengths=torch.tensor([6, 4]))
+        samples = oracle.sample(theta, 4000, torch.Generator().manual_seed(0))
+        for drawn, mean in zip(samples, oracle.marginals(theta), strict=True):
+            torch.testing.assert_close(drawn.mean(0), mean, rtol=0, atol=0.06)
+
+
+def test_boundaries_without_structures():
+    steps, boundaries, durations = scores_with_boundaries(4, 2, 2, 2, transition=False)
+    steps[1, 2] = -INF
+    for ask in (SemiMarkov().argmax, SemiMarkov().log_partition, SemiMarkov().marginals):
+        with pytest.raises(InfeasibleError, match="batch index 1"):
+            ask((steps, boundaries, durations))
+    durations[0, 0] = -INF
+    with pytest.raises(InfeasibleError, match="batch index 0"):
+        SemiMarkov().bind(lengths=torch.tensor([3, 2])).argmax((steps, boundaries, durations))
+    empty = tuple(t[:0] for t in scores_with_boundaries(4, 2, 2, transition=False))
+    assert SemiMarkov().log_partition(empty).shape == (0,)
+
+
+def test_boundaries_of_wrong_shapes():
+    steps, boundaries, durations, transition = scores_with_boundaries(4, 2, 3)
+    for theta in (
+        (steps, boundaries[:, :3], durations),
+        (steps, boundaries[:, :, :1], durations),
+        (steps, boundaries, durations[..., :2]),
+        (steps, boundaries, durations[:, :0]),
+        (steps, boundaries, durations, transition[:, :2]),
+    ):
+        with pytest.raises(InvalidInputError, match=r"takes segments .* after the batch dimensions"):
+            SemiMarkov().validate(theta)
+    with pytest.raises(InvalidInputError, match=r"boundaries must have shape \(..., T, 2, S\)"):
+        SemiMarkov.segment_scores(steps, durations, boundaries[:, :3])
 
 
 def test_the_hypergraph_grows_with_the_scores():

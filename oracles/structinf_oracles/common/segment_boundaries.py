@@ -1,0 +1,141 @@
+"""Segmentations scored by their steps, boundaries and durations.
+
+The forms are (steps (..., T, S), boundaries (..., T, 2, S), durations (..., D, S)), and the same with a transition
+(..., S, S). In a structure, ``steps`` has the label of each step, ``boundaries`` the first and the last step of each
+segment, ``durations`` the number of segments of d + 1 steps, and ``transition`` the number of pairs of neighbours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structinf.dp import Hypergraph, HypergraphBuilder
+from structinf.parts import Parts, as_tuple
+
+__all__ = ["build", "describe", "encode", "has_boundaries", "segments_of", "structures"]
+
+
+def has_boundaries(theta: Parts) -> bool:
+    """Return whether θ has one of the forms of this module."""
+    return isinstance(theta, tuple) and len(theta) > 2
+
+
+def build(graph: HypergraphBuilder) -> Hypergraph:
+    """Return the recursion with a node for each step, duration and label, for queries without a kernel of their own.
+
+    Parameters
+    ----------
+    graph : HypergraphBuilder
+        A new builder for the event shapes of a form of this module.
+    """
+    unary, boundaries, durations, *transition = graph.parts
+    (steps, labels), most = unary.shape, min(len(durations), len(unary))
+    done = graph.nodes(steps + 1)  # [i]: the first i steps
+    opened = graph.nodes(steps, labels)  # a segment of the label starts at the step
+    # [t, d]: a segment of d + 1 steps that includes step t and may go on, and the same segment at its end.
+    age, closed = graph.nodes(2, steps, most, labels)
+    t, d = np.tril_indices(steps, m=most)
+    graph.add(age[:, 0], opened, part=unary)
+    later = d > 0
+    graph.add(age[t[later], d[later]], age[t[later] - 1, d[later] - 1], part=unary[t[later]])
+    graph.add(closed[t, d], age[t, d], part=durations[d])
+    if transition:
+        begun, ended = graph.nodes(2, steps, labels)
+        graph.add(begun[0])
+        graph.add(begun[1:, None], ended[:-1, :, None], part=transition[0])
+        graph.add(opened, begun, part=boundaries[:, 0])
+        graph.add(ended[t], closed[t, d], part=boundaries[t, 1])
+        graph.add(done[1:, None], ended)
+    else:
+        graph.add(done[0])
+        graph.add(opened, done[:-1, None], part=boundaries[:, 0])
+        graph.add(done[t + 1, None], closed[t, d], part=boundaries[t, 1])
+    return graph.build(np.append(-1, done[1:]), prune=True)
+
+
+def structures(tags: Tensor, starts: Tensor, like: Parts) -> Parts:
+    """Return segmentations in the form of ``like``.
+
+    Parameters
+    ----------
+    tags : (..., T) integer Tensor
+        The label of each step; −1 beyond the length.
+    starts : (..., T) bool Tensor
+        Whether a segment starts at the step.
+    like : tuple of Tensors
+        The scores.
+    """
+    _, _, durations, *transition = like
+    dtype, labels, most = durations.dtype, durations.shape[2], durations.shape[1]
+    inside, tag = tags >= 0, tags.clamp(0, labels - 1)
+    t = torch.arange(tags.shape[-1], device=tags.device)
+    ends = inside.clone()
+    ends[..., :-1] &= starts[..., 1:] | ~inside[..., 1:]
+    label = (tag.unsqueeze(-1) == torch.arange(labels, device=tags.device)) & inside.unsqueeze(-1)
+    boundaries = torch.stack([label & starts.unsqueeze(-1), label & ends.unsqueeze(-1)], -2)
+    longer = (t - torch.where(starts, t, 0).cummax(-1).values).clamp(max=most - 1)
+    y = [label.to(dtype), boundaries.to(dtype), _counts(longer * labels + tag, ends, (most, labels), dtype)]
+    if transition:
+        pairs = tag[..., :-1] * labels + tag[..., 1:]
+        y.append(_counts(pairs, starts[..., 1:] & inside[..., 1:], (labels, labels), dtype))
+    return tuple(y)
+
+
+def _counts(index: Tensor, is_counted: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Return how often each number is in ``index`` (..., n) where ``is_counted``, (..., *shape)."""
+    count = torch.zeros(*index.shape[:-1], shape[0] * shape[1], dtype=dtype, device=index.device)
+    return count.scatter_add_(-1, index, is_counted.to(dtype)).unflatten(-1, shape)
+
+
+def encode(first: Tensor, label: Tensor, used: Tensor, length: Tensor, like: Parts) -> Parts:
+    """Return segmentations in the form of ``like``.
+
+    Parameters
+    ----------
+    first, label : (B, T) integer Tensor
+        The first step and the label of each segment, in order.
+    used : (B, T) bool Tensor
+        Which entries are segments.
+    length : (B,) Tensor
+        The number of steps in use.
+    like : tuple of Tensors
+        The scores.
+    """
+    steps = first.shape[1]
+    # On a GPU, the check of the labels may come later. The last column receives all other entries.
+    place = torch.where(used, first, steps).clamp(0, steps)
+    starts = torch.zeros(len(first), steps + 1, dtype=torch.bool, device=first.device).scatter_(1, place, True)[:, :-1]
+    tags = label.gather(1, (starts.cumsum(1) - 1).clamp(min=0))
+    inside = torch.arange(steps, device=first.device) < length.unsqueeze(1)
+    return structures(torch.where(inside, tags, -1), starts, like)
+
+
+def segments_of(y: Parts) -> Tensor:
+    """Return the first step, the number of steps and the label of each segment, (B, T, 3), padded with −1."""
+    label, boundaries = as_tuple(y)[:2]
+    steps = label.shape[1]
+    starts, ends = ((boundaries[:, :, side] != 0).any(2) for side in (0, 1))
+    t = torch.arange(steps, device=label.device).expand(starts.shape)
+    place = (starts.cumsum(1) - 1).clamp(min=0)
+    first = torch.full((len(label), steps + 1), -1, device=label.device)
+    last = first.clone()
+    # The last column receives all steps that are no boundaries.
+    first.scatter_(1, torch.where(starts, place, steps), t)
+    last.scatter_(1, torch.where(ends, place, steps), t)
+    first, last = first[:, :-1], last[:, :-1]
+    tag = label.argmax(2).gather(1, first.clamp(min=0))
+    return torch.where(first.unsqueeze(2) < 0, -1, torch.stack([first, last - first + 1, tag], 2))
+
+
+def describe(tensor: int, index: tuple[int, ...]) -> str:
+    """Return the words of messages for a part."""
+    if tensor == 0:
+        return f"label {index[1]} of step {index[0]}"
+    if tensor == 1:
+        step, side, label = index
+        return f"{'end' if side else 'start'} of a segment with label {label} at step {step}"
+    if tensor == 2:
+        return f"segment of {index[0] + 1} steps with label {index[1]}"
+    return f"transition {index[0]} -> {index[1]} between labels"

@@ -1,0 +1,104 @@
+"""Sums over segmentations scored by steps, boundaries and durations, in memory that grows with T S."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structinf.dp import HypergraphProgram
+from structinf.parts import (
+    Parts,
+    as_tuple,
+    batch_size,
+    divide_by_temperature,
+    map_parts,
+    scale_per_instance,
+    sum_to_batch_of,
+)
+from structinf.regularizers import Regularizer
+from structinf.shapes import Float, Int
+from structinf.validation import bound_lengths, check_count
+
+from .segment_boundaries import has_boundaries, structures
+
+__all__ = ["SegmentationSums"]
+
+
+class SegmentationSums(HypergraphProgram):
+    """A program that sums over the forms of :mod:`.segment_boundaries` without a graph, for the negative entropy.
+
+    The same loops find the best structure. Other regularizers, and derivatives of third order, take the graph.
+    """
+
+    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
+        is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
+        if is_recorded or not _has_kernels(theta, regularizer):
+            return super().smoothed_value(theta, regularizer)
+        lengths = self._lengths(theta)
+        is_hard = regularizer.alpha == math.inf
+        value = _kernels(theta).walk(theta, lengths)[0] if is_hard else _kernels(theta).value(theta, lengths)
+        self._check_feasible(value)
+        return value.to(as_tuple(theta)[0].dtype)
+
+    def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
+        if not _has_kernels(theta, regularizer):
+            return super().smoothed_value_and_mean(theta, regularizer)
+        lengths = self._lengths(theta)
+        if regularizer.alpha == math.inf:
+            value, tags, starts = _kernels(theta).walk(theta, lengths)
+            y = structures(tags[0], starts[0], theta)
+        else:
+            value, y = _kernels(theta).value_and_mean(theta, lengths)
+        self._check_feasible(value)
+        return value.to(as_tuple(theta)[0].dtype), y
+
+    def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
+        if not _has_kernels(theta, regularizer):
+            return super().smoothed_vjp(theta, weight, regularizer)
+        return sum_to_batch_of(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
+
+    def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
+        if not _has_kernels(theta, regularizer):
+            return super().smoothed_hessian_product(theta, v, regularizer)
+        if regularizer.alpha == math.inf:
+            return map_parts(torch.zeros_like, self.argmax(theta))
+        value, y = _kernels(theta).hessian_product(theta, self._lengths(theta), v)
+        self._check_feasible(value)
+        return y
+
+    def smoothed_sample(
+        self, theta: Parts, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
+    ) -> Parts:
+        if not _has_kernels(theta, regularizer):
+            return super().smoothed_sample(theta, n, regularizer, generator)
+        check_count(n)
+        if regularizer.alpha == math.inf:
+            return map_parts(lambda y: y.expand(n, *y.shape).clone(), self.argmax(theta))
+        theta = divide_by_temperature(theta, regularizer.temperature)
+        lengths = self._lengths(theta)
+        shape = n, len(lengths), 2 * as_tuple(theta)[0].shape[1]
+        device = "cpu" if generator is None else generator.device
+        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
+        value, tags, starts = _kernels(theta).walk(theta, lengths, uniforms)
+        self._check_feasible(value)
+        return structures(tags, starts, theta)
+
+    def _lengths(self, theta: Parts) -> Int[Tensor, " batch"]:
+        steps = as_tuple(theta)[0]
+        return bound_lengths(self, batch_size(theta), steps.shape[1], steps.device)
+
+
+def _has_kernels(theta: Parts, regularizer: Regularizer) -> bool:
+    """Return whether loops in linear memory process θ: for boundaries, and the negative entropy or no regularizer."""
+    alpha = regularizer.alpha
+    return has_boundaries(theta) and alpha is not None and (alpha <= 1 + 1e-8 or alpha == math.inf)
+
+
+def _kernels(theta: Parts) -> Any:
+    """Return the module with the kernels for θ."""
+    from ..kernels.semi_markov import dispatch
+
+    return dispatch
