@@ -336,6 +336,9 @@ def test_long_series_need_no_graph(monkeypatch):
     samples = si.sample(theta, "semi_markov", 3, generator=generator)
     assert torch.equal(samples[0].sum(-1), torch.ones(3, 1, 1500))
     assert SemiMarkov().decode(tuple(t[0] for t in samples)).shape == (1, 1500, 3)
+    fixed = tuple(t.detach() for t in theta)
+    log_probs = si.log_prob(fixed, samples, "semi_markov")
+    assert si.entropy(fixed, "semi_markov").item() == pytest.approx(-log_probs.mean().item(), rel=0.1)
 
 
 def test_samples_with_boundaries_have_the_marginals():
@@ -358,6 +361,26 @@ def test_boundaries_without_structures():
         SemiMarkov().bind(lengths=torch.tensor([3, 2])).argmax((steps, boundaries, durations))
     empty = tuple(t[:0] for t in scores_with_boundaries(4, 2, 2, transition=False))
     assert SemiMarkov().log_partition(empty).shape == (0,)
+
+
+def test_probabilities_need_structures():
+    theta = scores_with_boundaries(4, 2, 2)
+    names = torch.tensor([[[0, 2, 1], [2, 1, 1], [3, 1, 0], [-1, -1, -1]]])
+    oracle = SemiMarkov()
+    y = oracle.encode(names, theta)
+    assert oracle.log_prob(theta, y).isfinite()
+    for tensor, index in ((0, (0, 0, 0)), (1, (0, 1, 0, 1)), (2, (0, 1, 0)), (3, (0, 1, 1))):
+        changed = tuple(t.clone() for t in y)
+        changed[tensor][index] += 1
+        with pytest.raises(InvalidInputError, match=r"not a structure .* at batch index 0"):
+            oracle.log_prob(theta, changed)
+    with pytest.raises(InvalidInputError, match=r"not a structure .* at batch index 0"):
+        oracle.bind(lengths=torch.tensor([3])).log_prob(theta, y)
+    long = SemiMarkov().encode(
+        torch.tensor([[[0, 3, 1], [3, 1, 1], [-1] * 3, [-1] * 3]]), scores_with_boundaries(4, 3, 2)
+    )
+    with pytest.raises(InvalidInputError, match=r"not a structure .* at batch index 0"):
+        oracle.log_prob(theta, (*long[:2], long[2][:, 1:], long[3]))
 
 
 def test_boundaries_of_wrong_shapes():

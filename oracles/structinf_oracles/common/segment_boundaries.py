@@ -14,7 +14,7 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphBuilder
 from structinf.parts import Parts, as_tuple
 
-__all__ = ["build", "describe", "encode", "has_boundaries", "segments_of", "structures"]
+__all__ = ["build", "describe", "encode", "has_boundaries", "is_structure", "segments_of", "structures"]
 
 
 def has_boundaries(theta: Parts) -> bool:
@@ -81,6 +81,22 @@ def structures(tags: Tensor, starts: Tensor, like: Parts) -> Parts:
         pairs = tag[..., :-1] * labels + tag[..., 1:]
         y.append(_counts(pairs, starts[..., 1:] & inside[..., 1:], (labels, labels), dtype))
     return tuple(y)
+
+
+def is_structure(y: Parts, lengths: Tensor) -> Tensor:
+    """Return whether each instance of ``y`` (B, *event) is a segmentation of its length, (B,)."""
+    label, boundaries, durations = as_tuple(y)[:3]
+    t = torch.arange(label.shape[1], device=label.device)
+    inside = t < lengths.unsqueeze(1)
+    tags, starts = torch.where(inside, label.argmax(2), -1), (boundaries[:, :, 0] != 0).any(2) & inside
+    last = torch.where(starts, t, 0).cummax(1).values
+    # The label changes only where a segment starts, and no segment is too long.
+    right = (starts[:, 0] & ((t - last < durations.shape[1]) | ~inside).all(1)) & (
+        (tags[:, 1:] == tags[:, :-1]) | starts[:, 1:] | ~inside[:, 1:]
+    ).all(1)
+    for rebuilt, part in zip(structures(tags, starts, y), as_tuple(y), strict=True):
+        right = right & (rebuilt == part).flatten(1).all(1)
+    return right
 
 
 def _counts(index: Tensor, is_counted: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

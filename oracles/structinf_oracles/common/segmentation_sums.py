@@ -9,20 +9,22 @@ import torch
 from torch import Tensor
 
 from structinf.dp import HypergraphProgram
+from structinf.errors import InvalidInputError
 from structinf.parts import (
     Parts,
     as_tuple,
     batch_size,
     divide_by_temperature,
+    inner_product,
     map_parts,
     scale_per_instance,
     sum_to_batch_of,
 )
-from structinf.regularizers import Regularizer
+from structinf.regularizers import NEGENTROPY, Regularizer
 from structinf.shapes import Float, Int
 from structinf.validation import bound_lengths, check_count
 
-from .segment_boundaries import has_boundaries, structures
+from .segment_boundaries import has_boundaries, is_structure, structures
 
 __all__ = ["SegmentationSums"]
 
@@ -85,6 +87,26 @@ class SegmentationSums(HypergraphProgram):
         value, tags, starts = _kernels(theta).walk(theta, lengths, uniforms)
         self._check_feasible(value)
         return structures(tags, starts, theta)
+
+    def entropy(self, theta: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
+        if not _has_kernels(theta, regularizer) or regularizer.alpha == math.inf:
+            return super().entropy(theta, regularizer)
+        exact = divide_by_temperature(map_parts(Tensor.double, theta), regularizer.temperature)
+        value, mean = self.smoothed_value_and_mean(exact, regularizer)
+        return (value - inner_product(exact, mean)).clamp(min=0).to(as_tuple(theta)[0].dtype)
+
+    def log_prob(self, theta: Parts, y: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
+        if not _has_kernels(theta, regularizer) or regularizer.alpha == math.inf:
+            return super().log_prob(theta, y, regularizer)
+        exact = divide_by_temperature(map_parts(Tensor.double, theta), regularizer.temperature)
+        value = self.smoothed_value(map_parts(Tensor.detach, exact), regularizer)
+        wrong = ~is_structure(y, self._lengths(theta).expand(len(value)))
+        if bool(wrong.any()):
+            raise InvalidInputError(
+                f"y is not a structure of {self.label()} at batch index {int(wrong.nonzero()[0, 0])}"
+            )
+        score = inner_product(exact, map_parts(Tensor.double, y))
+        return (score - value).clamp(max=0).to(as_tuple(theta)[0].dtype)
 
     def _lengths(self, theta: Parts) -> Int[Tensor, " batch"]:
         steps = as_tuple(theta)[0]
