@@ -41,12 +41,20 @@ STRUCTURES: Mapping[str, Size] = {
     "chain of edges": Size(((20, 40, 40),), ((2, 2, 2),)),
     "chain of 100 tags": Size(((12, 100), (100, 100)), ((3, 3), (3, 3))),
     "chain of steps": Size(((20, 16), (19, 16, 16)), ((3, 2), (2, 2, 2))),
+    "semi_markov with boundaries": Size(((60, 5), (60, 2, 5), (40, 5), (5, 5)), ((3, 2), (3, 2, 2), (2, 2), (2, 2))),
     "dtw of 300": Size(((300, 200),), ((3, 4),)),
     "assignment of ties": Size(((60, 100),), ((3, 3),)),
     "arborescence of ties": Size(((61, 61),), ((4, 4),)),
     "assignment of 90": Size(((100, 90),), ((3, 4),)),
 }
-WITH_LENGTHS = {"chain": 0, "chain of 100 tags": 0, "semi_markov": 0, "binary_tree": 0, "arborescence": 1}
+WITH_LENGTHS = {
+    "chain": 0,
+    "chain of 100 tags": 0,
+    "semi_markov": 0,
+    "semi_markov with boundaries": 0,
+    "binary_tree": 0,
+    "arborescence": 1,
+}
 ONLY = {"assignment of ties": "map", "arborescence of ties": "map", "assignment of 90": "sinkhorn"}
 # No kernel draws their samples or finds their k best structures.
 WITHOUT_DRAWS = ("arborescence", "assignment", "categorical", "spanning_tree", "transportation")
@@ -56,6 +64,7 @@ RECORDED = (
     "dtw",
     "needleman_wunsch",
     "semi_markov",
+    "semi_markov with boundaries",
     "binary_tree",
     "arborescence",
     "spanning_tree",

@@ -127,6 +127,13 @@ def _semi_markov(device: str, batch: int, steps: int, longest: int, states: int)
     )
 
 
+def _long_segmentation(device: str, batch: int, steps: int, longest: int, states: int) -> Work:
+    layer = si.Layer("semi_markov", "marginals")
+    boundaries = torch.zeros(1, steps, 2, states, device=device)
+    theta = _normal(device, batch, steps, states), _normal(device, longest, states), _normal(device, states, states)
+    return _forward_and_backward(lambda u, d, a: layer((u, boundaries, d, a)), *theta)
+
+
 def _monotonic_alignment(device: str, batch: int, n: int, m: int) -> Work:
     return _forward_and_backward(si.Layer("monotonic_alignment", "marginals"), _normal(device, batch, n, m))
 
@@ -187,6 +194,14 @@ ROWS: Mapping[str, Row] = {
         {"steps": 3, "longest": 2, "states": 2},
         levels=lambda steps, **_: steps,
         hyperedges=lambda steps, longest, states: steps * longest * states**2,
+        passes=4,
+    ),
+    "long segmentations and gradient": Row(
+        _long_segmentation,
+        {"steps": 10_000, "longest": 100, "states": 8},
+        {"steps": 3, "longest": 2, "states": 2},
+        levels=lambda steps, **_: steps,
+        hyperedges=lambda steps, longest, states: steps * states * (longest + states),
         passes=4,
     ),
     "monotonic alignment and gradient": Row(

@@ -244,7 +244,7 @@ class SemiMarkov(SegmentationSums):
         if "lengths" in self.bound:
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} steps", has_empty=True)
 
-    def valid_parts(self, theta: Parts) -> Parts:
+    def valid_parts(self, theta: Parts) -> Parts | None:
         """Mask the segments that start at step 0 or later and end within the length, or the steps in use."""
         if has_boundaries(theta):
             return self._steps_in_use(theta)
@@ -262,16 +262,19 @@ class SemiMarkov(SegmentationSums):
             mask = mask & ~((d == t).view(steps, durations, 1, 1) & label_before.unsqueeze(1))
         return (mask, torch.ones_like(theta[1][:1], dtype=torch.bool)) if isinstance(theta, tuple) else mask
 
-    def _steps_in_use(self, theta: Parts) -> Parts:
-        t = torch.arange(as_tuple(theta)[0].shape[1], device=as_tuple(theta)[0].device)
-        used = (t < self.bound["lengths"].unsqueeze(1)) if "lengths" in self.bound else (t >= 0).unsqueeze(0)
+    def _steps_in_use(self, theta: Parts) -> Parts | None:
+        lengths, steps = self.bound.get("lengths"), as_tuple(theta)[0].shape[1]
+        # On a GPU, a mask costs less than to wait for the answer.
+        if lengths is None or (lengths.is_cpu and bool((lengths == steps).all())):
+            return None
+        used = torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)
 
         def mask(part: Tensor) -> Tensor:
             rows = used.any(0, keepdim=True) if len(part) == 1 else used
             return rows.view(*rows.shape, *[1] * (part.ndim - 2)).expand(-1, *part.shape[1:])
 
-        steps, boundaries, *others = as_tuple(theta)
-        return mask(steps), mask(boundaries), *(torch.ones_like(t[:1], dtype=torch.bool) for t in others)
+        unary, boundaries, *others = as_tuple(theta)
+        return mask(unary), mask(boundaries), *(torch.ones_like(t[:1], dtype=torch.bool) for t in others)
 
     # -- labels ----------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
     "chain": (_tags(), {}, {}),
     "chain with lengths": (_tags(), {}, {"lengths": [4, 3]}),
     "semi_markov": (_scores((3, 2, 2, 2)), {}, {}),
+    "semi_markov with boundaries": (_scores((3, 2), (3, 2, 2), (2, 2), (2, 2)), {}, {}),
     "dtw": (_scores((3, 3)), {}, {}),
     "needleman_wunsch": (_scores((2, 3), (2,)), {}, {}),
     "monotonic_alignment": (_scores((2, 3)), {}, {}),

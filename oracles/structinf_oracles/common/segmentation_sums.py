@@ -10,6 +10,7 @@ from torch import Tensor
 
 from structinf.dp import HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.kernels.gpu import uses_triton
 from structinf.parts import (
     Parts,
     as_tuple,
@@ -41,7 +42,7 @@ class SegmentationSums(HypergraphProgram):
             return super().smoothed_value(theta, regularizer)
         lengths = self._lengths(theta)
         is_hard = regularizer.alpha == math.inf
-        value = _kernels(theta).walk(theta, lengths)[0] if is_hard else _kernels(theta).value(theta, lengths)
+        value = _walk(theta, lengths)[0] if is_hard else _kernels(theta).value(theta, lengths)
         self._check_feasible(value)
         return value.to(as_tuple(theta)[0].dtype)
 
@@ -50,8 +51,8 @@ class SegmentationSums(HypergraphProgram):
             return super().smoothed_value_and_mean(theta, regularizer)
         lengths = self._lengths(theta)
         if regularizer.alpha == math.inf:
-            value, tags, starts = _kernels(theta).walk(theta, lengths)
-            y = structures(tags[0], starts[0], theta)
+            value, best = _walk(theta, lengths)
+            y = map_parts(lambda t: t[0], best)
         else:
             value, y = _kernels(theta).value_and_mean(theta, lengths)
         self._check_feasible(value)
@@ -84,9 +85,9 @@ class SegmentationSums(HypergraphProgram):
         shape = n, len(lengths), 2 * as_tuple(theta)[0].shape[1]
         device = "cpu" if generator is None else generator.device
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
-        value, tags, starts = _kernels(theta).walk(theta, lengths, uniforms)
+        value, y = _walk(theta, lengths, uniforms.to(lengths.device))
         self._check_feasible(value)
-        return structures(tags, starts, theta)
+        return y
 
     def entropy(self, theta: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
         if not _has_kernels(theta, regularizer) or regularizer.alpha == math.inf:
@@ -119,8 +120,22 @@ def _has_kernels(theta: Parts, regularizer: Regularizer) -> bool:
     return has_boundaries(theta) and alpha is not None and (alpha <= 1 + 1e-8 or alpha == math.inf)
 
 
+def _walk(theta: Any, lengths: Tensor, uniforms: Tensor | None = None) -> tuple[Tensor, Parts]:
+    """Return values, (B,), and the best structure, or samples, (n, B, *event) with ``uniforms`` (n, B, 2 T)."""
+    kernels = _kernels(theta)
+    if kernels.__name__.endswith("triton_dispatch"):
+        return kernels.walk(theta, lengths, uniforms)
+    value, tags, starts = kernels.walk(theta, lengths, uniforms)
+    return value, structures(tags, starts, theta)
+
+
 def _kernels(theta: Parts) -> Any:
-    """Return the module with the kernels for θ."""
+    """Return the module with the kernels for θ: Triton kernels, or for other devices and more labels the CPU loops."""
+    if uses_triton(as_tuple(theta)[0]):
+        from ..kernels.semi_markov import triton_dispatch
+
+        if as_tuple(theta)[0].shape[2] <= triton_dispatch.MOST_LABELS:
+            return triton_dispatch
     from ..kernels.semi_markov import dispatch
 
     return dispatch

@@ -15,10 +15,16 @@ from launch_counter import on_device
 from recorded_work import RecordedWork
 from structinf.parts import Parts, as_tuple, map_parts
 
-LENGTHS = {"chain": [4, 2], "binary_tree": [3, 2], "arborescence": [2, 1]}
+LENGTHS = {
+    "chain": [4, 2],
+    "binary_tree": [3, 2],
+    "arborescence": [2, 1],
+    "semi_markov with boundaries": [3, 2],
+}
 NAMES = (
     *("chain", "semi_markov", "dtw", "needleman_wunsch", "monotonic_alignment", "binary_tree", "projective_tree"),
     *("subset", "knapsack", "grid_path", "arborescence", "categorical"),
+    "semi_markov with boundaries",
 )
 CALLS = [
     *((name, call) for name in NAMES for call in ("map", "marginals", "loss of labels")),
@@ -32,7 +38,7 @@ CALLS = [
 def make(name: str, call: str, wrap: Callable[..., Any]) -> Callable[[Parts], tuple[Tensor, ...]]:
     """Return a function of the scores: the results of a call, and a product with its Jacobian."""
     theta, options, _ = CASES[name]
-    oracle = si.get_oracle(name, **options)
+    oracle = si.get_oracle(name.partition(" ")[0], **options)
     on_cpu = {"lengths": torch.tensor(LENGTHS[name])} if name in LENGTHS else {}
     data = {key: wrap(t) for key, t in on_cpu.items()}
     best = si.relax(theta, oracle, "map", **on_cpu)

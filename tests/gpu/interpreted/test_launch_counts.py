@@ -26,6 +26,13 @@ CEILINGS: dict[str, dict[str, tuple[int, int]]] = {
         "marginals": (12, 1),
         "marginals and backward": (16, 1),
     },
+    "semi_markov with boundaries": {
+        "loss and backward": (189, 1),
+        "loss of labels and backward": (155, 1),
+        "map": (14, 1),
+        "marginals": (12, 1),
+        "marginals and backward": (16, 1),
+    },
     "needleman_wunsch": {"map": (9, 1), "marginals": (9, 1), "marginals and backward": (14, 1)},
     "monotonic_alignment": {"marginals": (7, 1)},
     "dtw": {
