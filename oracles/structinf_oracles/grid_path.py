@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.deferred_checks import skips_checks
+from structinf.deferred_checks import check_data_later, skips_checks
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 
@@ -112,7 +113,14 @@ class GridPath(HypergraphProgram):
     def validate(self, theta: Tensor) -> None:
         lengths = self.bound.get("lengths")
         check_grid(self.label(), theta, lengths)
-        unreached = self.hypergraph(theta).goal(lengths, len(theta)) < 0
+        graph = self.hypergraph(theta)
+        if (graph.goals[1:, 1:] >= 0).all():  # the moves lead to every cell
+            return
+        if lengths is not None and check_data_later(
+            (graph.goal_on(lengths.device, lengths, len(theta)) < 0).any(), operator.not_
+        ):
+            return
+        unreached = graph.goal(lengths, len(theta)) < 0
         if unreached.any():
             index = int(np.flatnonzero(unreached)[0])
             h, w = sizes_in_use(self.bound, theta.shape[1:], theta)[index].tolist()
@@ -129,13 +137,15 @@ class GridPath(HypergraphProgram):
         used = check_cells(labels, sizes, sum(like.shape[1:]) - 1)
         if skips_checks(labels):
             return cell_indicators(labels, used, like)
-        steps, moves = labels.diff(dim=1), labels.new_tensor(self._moves)
-        without_missing_parts = (steps.unsqueeze(2) == moves).all(3).any(2)
-        reject_labels(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
-        reject_labels(
-            used[:, 1:] & ~without_missing_parts, labels, f"each move of the path must be one of {self._moves}"
-        )
-        reject_labels(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
+        # Comparisons with numbers, since a tensor of the moves would be a copy to the device.
+        down, right = labels.diff(dim=1).unbind(2)
+        is_move = functools.reduce(operator.or_, ((down == i) & (right == j) for i, j in self._moves))
+        for wrong, why in (
+            (labels[:, 0] != 0, "the path must start in cell (0, 0)"),
+            (used[:, 1:] & ~is_move, f"each move of the path must be one of {self._moves}"),
+            (labels.amax(1) != sizes - 1, "the path must end in the last cell in use"),
+        ):
+            reject_labels(wrong, labels, why, defers=True)
         return cell_indicators(labels, used, like)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -250,7 +260,7 @@ class GridShortestPath(ShortestPath):
         return torch.cat([cells.div(w, rounding_mode="floor"), torch.where(cells < 0, -1, cells % w)], 2)
 
 
-@lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=16)
 def _moves_on_grid(rows: int, columns: int, moves: tuple[tuple[int, int], ...]) -> Arcs:
     """Return the arcs of all moves from each cell that stay inside the grid."""
     cell = np.arange(rows * columns)

@@ -324,11 +324,11 @@ class Knapsack(HypergraphProgram):
         if self.bound:
             weights, capacity = (torch.tensor(table, device=labels.device) for table in self._tables())
             heavy = (y.unsqueeze(1) * weights).sum(2) > capacity
-            reject_labels(heavy, labels, "the items weigh more than the capacity")
+            reject_labels(heavy, labels, "the items weigh more than the capacity", defers=True)
             return y.to(like.dtype)
-        weights, capacity = (torch.tensor(table, device=labels.device) for table in self._matrix_and_capacities())
-        weight = (y.unsqueeze(1) * weights).sum(2)
-        reject_labels(weight > capacity, labels, f"the items weigh more than the capacity of {self.capacity}")
+        weights, capacity = _options_on(_without_cache(self), labels.device)
+        heavy = (y.unsqueeze(1) * weights).sum(2) > capacity
+        reject_labels(heavy, labels, f"the items weigh more than the capacity of {self.capacity}", defers=True)
         return y.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -337,6 +337,13 @@ class Knapsack(HypergraphProgram):
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Return costs that count the items wrongly packed or left."""
         return cost_of_wrong_elements(y)
+
+
+@functools.lru_cache(maxsize=16)
+def _options_on(oracle: Knapsack, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the weights (m, d) and the capacities (m,) of an oracle's options, copied to ``device`` once."""
+    weights, capacity = (torch.tensor(table, device=device) for table in oracle._matrix_and_capacities())
+    return weights, capacity
 
 
 def _raise_missing(name: str) -> NoReturn:

@@ -107,6 +107,29 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         for name, theta in (("dtw", SQUARE), ("binary_tree", SQUARE), ("semi_markov", SQUARE.unsqueeze(3)))
         for value, gold in (("all parts", torch.ones_like(theta)), ("two parts", _with(0 * theta, 1.0, 1, -1)))
     },
+    **{
+        f"cells of grid paths, {what}": (si.FenchelYoungLoss("grid_path", "marginals"), (SQUARE[:, :2, :2], cells))
+        for what, cells in (
+            ("outside", torch.tensor([[[0, 0], [1, 0], [1, 1]], [[0, 0], [10**9, 0], [1, 1]]])),
+            ("another start", torch.tensor([[[0, 0], [1, 0], [1, 1]], [[1, 0], [1, 1], [-1, -1]]])),
+            ("no move", torch.tensor([[[0, 0], [1, 0], [1, 1]], [[0, 0], [1, 1], [-1, -1]]])),
+            ("another end", torch.tensor([[[0, 0], [1, 0], [1, 1]], [[0, 0], [1, 0], [-1, -1]]])),
+        )
+    },
+    "a grid whose end no move reaches": (
+        lambda t, n: si.relax(t, si.get_oracle("grid_path", moves=((2, 0), (0, 1))), "map", lengths=n),
+        (SQUARE, torch.tensor([[3, 4], [2, 1]])),
+    ),
+    **{
+        f"items of knapsacks, {what}": (
+            lambda t, y: si.FenchelYoungLoss("knapsack", "marginals", weights=(1, 2, 3, 2), capacity=4)(t, y),
+            (SQUARE[0], items),
+        )
+        for what, items in (
+            ("too heavy", torch.tensor([[1, 0, 0, 0], [0, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 1]])),
+            ("no choice", torch.tensor([[1, 0, 0, 0], [0, 7, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]])),
+        )
+    },
     "gold outside of conv(Y)": (si.FenchelYoungLoss("subset", "smoothed", k=1), (SQUARE[0], torch.ones(4, 4))),
     "gold that is no structure": (si.FenchelYoungLoss("assignment", "map"), (SQUARE, torch.full((2, 4, 4), 0.5))),
     "gold that is no mean": (si.FenchelYoungLoss("subset", "map", k=1), (SQUARE[0], torch.full((4, 4), 1.5))),
@@ -317,6 +340,29 @@ def test_lengths_on_a_device_are_checked_at_the_end(name: str) -> None:
         si.relax(on_device(theta), oracle, relaxation, lengths=on_device(torch.tensor(invalid)))
     assert str(found_error.value) == str(error.value)
     assert found_error.value.__context__ is None
+
+
+@pytest.mark.parametrize("moves", ["down-right", ((2, 0), (0, 1))])
+def test_grids_and_their_labels_cost_no_wait_of_their_own(moves: Any) -> None:
+    theta, sizes = SQUARE, torch.tensor([[3, 4], [1, 2]])
+    oracle = si.get_oracle("grid_path", moves=moves)
+    cells = si.decode(si.relax(theta, oracle, "map", lengths=sizes), oracle, lengths=sizes)
+    loss, arguments, lengths = si.FenchelYoungLoss(oracle, "map"), on_device((theta, cells)), on_device(sizes)
+    with LaunchCounter():
+        loss(*arguments, lengths=lengths)  # copies the tables of the graph
+    with LaunchCounter() as count:
+        loss(*arguments, lengths=lengths)
+    assert (count.synchronisations, count.copies) == (1, 0), count.report()
+
+
+def test_labels_of_knapsacks_cost_no_wait_of_their_own() -> None:
+    loss = si.FenchelYoungLoss("knapsack", "map", weights=(1, 2, 3, 2), capacity=4)
+    arguments = on_device((SQUARE[0], torch.eye(4, dtype=torch.int64)))
+    with LaunchCounter():
+        loss(*arguments)
+    with LaunchCounter() as count:
+        loss(*arguments)
+    assert (count.synchronisations, count.copies) == (1, 0), count.report()
 
 
 def test_lengths_on_a_device_cost_no_wait_of_their_own() -> None:

@@ -141,5 +141,6 @@ def taken_elements(labels: Tensor, lengths: Tensor | None, size: int) -> Bool[Te
         )
     mask = elements_in_use(lengths, labels)
     used = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
-    reject_labels(used & (labels != 0) & (labels != 1), labels, "an element in use is labelled neither 0 nor 1 (taken)")
+    wrong = used & (labels != 0) & (labels != 1)
+    reject_labels(wrong, labels, "an element in use is labelled neither 0 nor 1 (taken)", defers=True)
     return used & (labels == 1)
