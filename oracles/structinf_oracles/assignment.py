@@ -270,9 +270,10 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
         if self._by_score:
             raise UnsupportedError(f"assignment has no margins: {self.unsupported['TransportPolytope']}")
         lengths = self.bound.get("lengths")
-        sizes = torch.tensor([theta.shape[1:]], device="cpu") if lengths is None else lengths
         rows, columns = (
-            (torch.arange(size, device=theta.device) < sizes[:, side, None].to(theta.device)).to(theta.dtype)
+            theta.new_ones(1, size)
+            if lengths is None
+            else (torch.arange(size, device=theta.device) < lengths[:, side, None].to(theta.device)).to(theta.dtype)
             for side, size in enumerate(theta.shape[1:])
         )
         if self.allow_unmatched and bool(theta.isneginf().any()):

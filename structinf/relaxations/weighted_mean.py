@@ -110,7 +110,7 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         detached = map_parts(torch.Tensor.detach, scaled)
         with torch.no_grad():
             direct = self._run_direct_solver(oracle, detached)
-            if direct is not None:
+            if direct is not None and not direct.all_converged:
                 direct = complete(direct, lambda rows: self._solve_rows(oracle, detached, rows))
                 self._report(oracle, direct)
         result = self._result(oracle, scaled) if direct is None else direct

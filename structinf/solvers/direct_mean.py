@@ -35,6 +35,8 @@ class DirectMean:
         Maps a cotangent of the mean, (B, *event), to its product with the Jacobian of μ with respect to θ, (B, *event).
     oracle_calls : int
         The number of calls of the oracle's argmax.
+    all_converged : bool
+        Whether all instances are known to have converged, so that nobody reads ``converged`` from a GPU again.
     """
 
     mean: Parts
@@ -43,6 +45,7 @@ class DirectMean:
     converged: Tensor
     vjp: Callable[[Parts], Parts]
     oracle_calls: int = 0
+    all_converged: bool = False
 
     def without_support(self) -> _WithoutSupport:
         """Return the result in the form of results with weights, for gradients."""

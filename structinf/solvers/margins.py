@@ -21,6 +21,7 @@ def checked_margins(oracle: TransportPolytope, theta: Tensor) -> tuple[Tensor, T
     if not (isinstance(margins, tuple) and len(margins) == 3):
         raise PluginError(f"margins of {oracle.label()}: the result must be (rows, columns, total), got {margins!r}")
     rows, columns, total = margins
+    invalid: list[tuple[str, Tensor, Tensor]] = []
     for name, sums, size in (("rows", rows, theta.shape[1]), ("columns", columns, theta.shape[2])):
         if not isinstance(sums, Tensor) or sums.ndim != 2 or sums.shape[1] != size or len(sums) not in (1, len(theta)):
             received = f"shape {tuple(sums.shape)}" if isinstance(sums, Tensor) else f"a {type(sums).__name__}"
@@ -28,8 +29,11 @@ def checked_margins(oracle: TransportPolytope, theta: Tensor) -> tuple[Tensor, T
                 f"margins of {oracle.label()}: the sums of the {name} must be a tensor of shape ({len(theta)} or 1, "
                 f"{size}) for theta of shape {tuple(theta.shape)}, got {received}"
             )
-        wrong = ~(sums >= 0) | sums.isinf()
-        if bool(wrong.any()):
+        invalid.append((name, sums, ~(sums >= 0) | sums.isinf()))
+    # One read of a GPU for both sides.
+    flags = torch.stack([wrong.any() for _, _, wrong in invalid]).tolist()
+    for (name, sums, wrong), is_wrong in zip(invalid, flags, strict=True):
+        if is_wrong:
             index, place = wrong.nonzero()[0].tolist()
             raise PluginError(
                 f"margins of {oracle.label()}: the sums of the {name} must be finite and at least 0, got "

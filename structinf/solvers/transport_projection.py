@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import parallel_rows, to_numpy
+from ..kernels.gpu import uses_triton
 from ..kernels.transport.tolerances import INFINITE_WEIGHT, MAX_RESIDUAL
 from ..oracle import TransportPolytope
 from ..parts import Parts
@@ -80,7 +81,8 @@ def project_transport(oracle: TransportPolytope, theta: Tensor, *, tolerance: fl
             scores, rows, columns, slack = scores.mT, columns, rows, slack.flip(1)
         found = solve_projection(scores, rows, columns, slack, max_iter)
         converged = found.residual <= MAX_RESIDUAL
-        if not bool(converged.all()):
+        all_converged = bool(converged.all())
+        if not all_converged:
             best_structure(oracle, theta)  # raises InfeasibleError
         mean = found.reduced.clamp(min=0).to(theta.dtype)
         mean = mean.mT.contiguous() if is_transposed else mean
@@ -98,6 +100,7 @@ def project_transport(oracle: TransportPolytope, theta: Tensor, *, tolerance: fl
         gap=found.gap.to(theta.dtype),
         converged=converged,
         vjp=vjp,
+        all_converged=all_converged,
     )
 
 
@@ -116,6 +119,11 @@ def solve_projection(scores: Tensor, rows: Tensor, columns: Tensor, slack: Tenso
         Maximal number of Newton steps.
     """
     size, n, m = scores.shape
+    if uses_triton(scores) and scores.numel():
+        from ..kernels.transport import triton_projection
+
+        if m <= triton_projection.MAX_COLUMNS:
+            return Projection(*triton_projection.project(scores, rows, columns, slack, max_iter))
     if not scores.is_cpu or scores.numel() == 0:
         return transport_projection_torch.solve(scores, rows, columns, slack, max_iter)
     from ..kernels.transport.projection import project
@@ -133,7 +141,7 @@ def _project_onto_face(found: Projection, slack: Tensor, v: Tensor) -> Float[Ten
     """Return the projection of ``v`` onto the changes of positive cells that keep the tight sums."""
     size, n, m = v.shape
     plan = (found.reduced > 0).to(v)
-    if bool((slack > 0).any()):
+    if not v.is_cpu or bool((slack > 0).any()):  # on a GPU, the additional cells cost less than to wait
         # A loose sum has a slack cell in an additional row or column. Weights far above 1 fix the potentials of loose
         # rows to the slack column's, and of loose columns to 0, the potential of the first column.
         plan = torch.nn.functional.pad(plan, (1, 1, 0, 1))
@@ -145,7 +153,10 @@ def _project_onto_face(found: Projection, slack: Tensor, v: Tensor) -> Float[Ten
         plan[:, n, 1:-1] = torch.where(found.loose_columns, INFINITE_WEIGHT, 0.0)
         plan[:, n, 0] = INFINITE_WEIGHT**2
     row_changes, column_changes = (v.new_zeros(size, k) for k in plan.shape[1:])
-    if not v.is_cpu or v.numel() == 0:
+    triton_change = _tangent_by_triton(plan, v, row_changes, column_changes)
+    if triton_change is not None:
+        change = triton_change
+    elif not v.is_cpu or v.numel() == 0:
         change = sinkhorn_torch.tangent(plan, v, row_changes, column_changes, 1.0)[0]
     else:
         from ..kernels.transport.laplacian import tangent
@@ -156,3 +167,14 @@ def _project_onto_face(found: Projection, slack: Tensor, v: Tensor) -> Float[Ten
         arrays, results = to_numpy(plan, v, row_changes, column_changes), to_numpy(change, x, y)
         parallel_rows(tangent, size, *arrays, 1.0, *results, work=work)
     return change[:, :n, 1 : m + 1] if change.shape[1] > n else change
+
+
+def _tangent_by_triton(plan: Tensor, v: Tensor, row_changes: Tensor, column_changes: Tensor) -> Tensor | None:
+    """Return the change of the plan by a Triton kernel; None if the kernels do not serve the plan."""
+    if not (uses_triton(v) and v.numel()):
+        return None
+    from ..kernels.transport import triton_plans
+
+    if plan.shape[2] > triton_plans.MAX_COLUMNS:
+        return None
+    return triton_plans.tangent(plan, v, row_changes, column_changes, 1.0)[0]

@@ -129,6 +129,7 @@ def test_the_report_names_the_index_in_the_batch() -> None:
     direct = relaxation._run_direct_solver(si.get_oracle("assignment"), theta)
     assert direct is not None
     object.__setattr__(direct, "converged", torch.arange(6) < 5)
+    object.__setattr__(direct, "all_converged", False)
     object.__setattr__(relaxation, "_run_direct_solver", lambda *_: direct)
     with pytest.raises(si.ConvergenceError, match=r"1 of 6 instances .* the worst at batch index 5"):
         relaxation.mean(si.get_oracle("assignment"), theta)

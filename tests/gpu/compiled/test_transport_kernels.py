@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from structinf.kernels.transport import triton_plans, triton_steps
+from structinf.kernels.transport import triton_plans, triton_projection, triton_steps
 from structinf.solvers.sinkhorn_triton import TritonState
 
 pytestmark = pytest.mark.slow
@@ -45,3 +45,13 @@ def test_resources_of_steps(compile_launches: Callable[..., Any], columns: int) 
     expected = {"_row_sums", "_column_pass", "_residuals", "_laplacian_weights", "_eliminate"}
     assert {kernel.name for kernel in kernels} == expected
     assert all(kernel.registers <= 255 for kernel in kernels)
+
+
+@pytest.mark.full  # takes 8 seconds for each size and capability
+@pytest.mark.parametrize("columns", [20, triton_projection.MAX_COLUMNS])
+def test_resources_of_projections(compile_launches: Callable[..., Any], columns: int) -> None:
+    scores = torch.zeros(2, 50, columns, dtype=torch.float64)
+    rows, sums, slack = torch.ones(1, 50).double(), torch.ones(2, columns).double(), torch.zeros(2, 2).double()
+    # The kernel has 168 of 255 registers with 20 columns; calls of divisions save the registers that they use.
+    kernels = compile_launches(lambda: triton_projection.project(scores, rows, sums, slack, 100), 128)
+    assert {kernel.name for kernel in kernels} == {"transport_projection"}
