@@ -45,6 +45,7 @@ STRUCTURES: Mapping[str, Size] = {
     "dtw of 300": Size(((300, 200),), ((3, 4),)),
     "assignment of ties": Size(((60, 100),), ((3, 3),)),
     "arborescence of ties": Size(((61, 61),), ((4, 4),)),
+    "spanning_tree of ties": Size(((60, 60),), ((4, 4),)),
     "assignment of 90": Size(((100, 90),), ((3, 4),)),
 }
 WITH_LENGTHS = {
@@ -55,7 +56,12 @@ WITH_LENGTHS = {
     "binary_tree": 0,
     "arborescence": 1,
 }
-ONLY = {"assignment of ties": "map", "arborescence of ties": "map", "assignment of 90": "sinkhorn"}
+ONLY = {
+    "assignment of ties": "map",
+    "arborescence of ties": "map",
+    "spanning_tree of ties": "map",
+    "assignment of 90": "sinkhorn",
+}
 # No kernel draws their samples or finds their k best structures.
 WITHOUT_DRAWS = ("arborescence", "assignment", "categorical", "spanning_tree", "transportation")
 # Layers and losses whose passes a CUDA graph can record.

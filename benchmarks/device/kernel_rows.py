@@ -224,6 +224,7 @@ ROWS: Mapping[str, Row] = {
         for structure, more in (("assignment", 0), ("arborescence", 1))
         for n in (20, 60, 120)
     },
+    **{f"spanning_tree argmax, {n}": Row(_argmax("spanning_tree", 0), {"n": n}, _SMALL) for n in (60, 512)},
     "entmax15 and gradient": Row(_simplex("entmax15"), {"n": 1000}, {"n": 5}, **_WIDE),
     "sparsemax and gradient": Row(_simplex("sparsemax"), {"n": 1000}, {"n": 5}, **_WIDE),
     "torch.softmax and gradient": Row(

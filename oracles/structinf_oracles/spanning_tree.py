@@ -35,6 +35,12 @@ __all__ = ["SpanningTree"]
 
 TREE = "spanning tree"
 
+# On a GPU, one program finds the best tree of a matrix, for all instances at once, with 2 µs for each node by the
+# latency of its reductions. Borůvka's algorithm takes about 250 launches for lists of edges of 1,000 nodes, 1 to 2 ms.
+# Both limits follow from these estimates; no GPU was at hand to measure them.
+MOST_ON_GPU = 512
+FEWEST_EDGES_ON_GPU = 100_000
+
 
 @dataclass(frozen=True)
 class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -73,8 +79,9 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     Notes
     -----
     ``argmax`` is Prim's algorithm for matrices, in O(n²), and Borůvka's algorithm for lists of edges, in O(E log n).
-    Of edges with equal scores, both take the first in order. ``topk`` is Gabow's algorithm, in O(E) for each tree after
-    sorting the edges, up to a factor that grows like the inverse Ackermann function.
+    Of edges with equal scores, both take the first in order. On a GPU, matrices of at most 512 nodes and batches of at
+    least 100,000 edges stay there; other scores are copied to the CPU. ``topk`` is Gabow's algorithm, in O(E) for each
+    tree after sorting the edges, up to a factor that grows like the inverse Ackermann function.
 
     Sums over trees follow Kirchhoff's theorem (1847): log Z is the logarithm of a minor's determinant, computed in
     O(n³). Elimination without subtractions makes log Z and every marginal accurate for any range of scores. Samples
@@ -192,6 +199,10 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         return True
 
     def argmax(self, theta: Tensor) -> Tensor:
+        if not theta.is_cpu or uses_triton(theta):
+            on_device = self._argmax_on_device(theta)
+            if on_device is not None:
+                return on_device
         from .kernels.spanning_tree import argmax
 
         theta = self.without_padding(theta)
@@ -204,6 +215,25 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
             parallel_rows(argmax.boruvka, len(theta), scores, self.ends_of(theta), lengths, y, feasible, work=work)
         check_feasible(torch.from_numpy(feasible), TREE)
         return trees.to(theta.device)
+
+    def _argmax_on_device(self, theta: Tensor) -> Tensor | None:
+        """Return the best trees without a copy to the CPU; None where the CPU is faster, or for other devices."""
+        if self.edges is None:
+            if theta.shape[1] > MOST_ON_GPU or not uses_triton(theta):
+                return None
+            from .kernels.spanning_tree import triton_prim
+
+            trees, feasible = triton_prim.argmax(theta, self.nodes_in_use(theta))
+        else:
+            if theta.numel() < FEWEST_EDGES_ON_GPU or theta.is_cpu:
+                return None
+            from .kernels.spanning_tree import torch_boruvka
+
+            theta = self.without_padding(theta.detach())
+            graph = self.ends_on(theta), self.most_nodes(theta), self.nodes_in_use(theta)
+            trees, feasible = torch_boruvka.boruvka(theta, *graph)
+        check_feasible(feasible, TREE)
+        return trees
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels.spanning_tree.k_best import topk

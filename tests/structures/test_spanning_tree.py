@@ -13,7 +13,10 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 import structinf as si
 from enumerators_graphs import all_pairs, spanning_trees
+from launch_counter import LaunchCounter, on_device
 from structinf.errors import InfeasibleError, InvalidInputError
+from structinf_oracles import spanning_tree as spanning_tree_module
+from structinf_oracles.kernels.spanning_tree.torch_boruvka import boruvka
 from structinf_oracles.spanning_tree import SpanningTree
 
 pytestmark = pytest.mark.slow
@@ -75,6 +78,51 @@ def kruskal(theta, nodes, edges):
             tree[e] = 1
             component = [one if c == other else c for c in component]
     return tree
+
+
+# ----------------------------------------------------------------------------- edges on a GPU
+
+
+@pytest.mark.parametrize("kind", ["normal", "forbidden", "ties", "zeros", "negative"])
+def test_torch_operations_find_the_trees_of_the_compiled_loop(kind):
+    """Ties included, which go to the first edge, also between 0.0 and −0.0."""
+    generator = torch.Generator().manual_seed(0)
+    for nodes, count in ((2, 1), (2, 4), (5, 9), (33, 50), (100, 400)):
+        path = torch.stack([torch.arange(nodes - 1), torch.arange(1, nodes)], 1)
+        more = torch.stack([torch.randint(0, nodes - 1, (count - nodes + 1,), generator=generator)] * 2, 1)
+        more[:, 1] = torch.minimum(more[:, 0] + 1 + more[:, 0] % 5, torch.tensor(nodes - 1))
+        edges = torch.cat([path, more])[torch.randperm(count, generator=generator)]
+        theta = torch.randn(4, count, generator=generator)
+        if kind == "forbidden":
+            theta.masked_fill_(torch.rand(theta.shape, generator=generator) < 0.1, NEVER)
+        elif kind != "normal":
+            theta = {"ties": theta.round().clamp(-1, 1), "zeros": theta * 0, "negative": -theta.abs()}[kind]
+        oracle = SpanningTree(edges.numpy())
+        y, feasible = boruvka(theta, edges.unsqueeze(0), nodes, torch.full((4,), nodes))
+        for row in range(4):
+            if feasible[row]:
+                assert torch.equal(y[row], oracle.argmax(theta[row : row + 1])[0])
+            else:
+                with pytest.raises(InfeasibleError):
+                    oracle.argmax(theta[row : row + 1])
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_long_lists_of_edges_stay_on_the_device(is_batch, monkeypatch):
+    graphs = [wheel(5), TRIANGLE]
+    oracle = SpanningTree([networkx.Graph(g) for g in graphs] if is_batch else graphs[0])
+    theta = torch.randn(2, 10)
+    expected = si.relax(theta, oracle, "map")
+    monkeypatch.setattr(spanning_tree_module, "FEWEST_EDGES_ON_GPU", 1)
+    scores_on_device = on_device(theta)
+    data = {"graph_index": on_device(torch.arange(2))} if is_batch else {}
+    with LaunchCounter():
+        si.relax(scores_on_device, oracle, "map", **data)  # copies the edges
+    with LaunchCounter() as count:
+        found = si.relax(scores_on_device, oracle, "map", **data)
+    assert torch.equal(found.cpu(), expected)
+    if not is_batch:
+        assert (count.synchronisations, count.copies) == (1, 0), count.report()
 
 
 # ----------------------------------------------------------------------------- golden values and counts

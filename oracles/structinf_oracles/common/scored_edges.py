@@ -137,6 +137,12 @@ class ScoredEdges(Oracle):
             return self.graph_of(like).ends[None]
         return self._graphs.ends[self.bound["graph_index"].cpu().numpy()]
 
+    def ends_on(self, like: Tensor) -> Int[Tensor, "rows edges 2"]:
+        """Return :meth:`ends_of` as a tensor on the device of ``like``."""
+        if self.is_batch:
+            return self._of_instances(self._graphs.ends, like.device)
+        return self.graph_of(like).ends_on(like.device).unsqueeze(0)
+
     def most_nodes(self, like: Tensor) -> int:
         """Return the number of nodes, of the largest graph in a batch of graphs."""
         return self._graphs.most_nodes if self.is_batch else len(self.graph_of(like).nodes)

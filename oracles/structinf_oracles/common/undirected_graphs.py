@@ -58,6 +58,10 @@ class UndirectedGraph(Graph):
             return _tables_on(self, device)
         return tuple(torch.from_numpy(array) for array in (*self.pairs, self.edges_of_pairs))
 
+    def ends_on(self, device: torch.device) -> Tensor:
+        """Return the nodes joined by each edge, (E, 2), as a tensor that later calls share."""
+        return _ends_on(self, device)
+
     @cached_property
     def components(self) -> Int[np.ndarray, " nodes"]:
         """The number of each node's connected component."""
@@ -105,6 +109,11 @@ class UndirectedGraph(Graph):
         edges_of_pairs = np.full((len(keys), count.max(initial=1)), len(self.ends))
         edges_of_pairs[pair[order], np.arange(len(order)) - np.repeat(count.cumsum() - count, count)] = order
         return edges_of_pairs
+
+
+@lru_cache(maxsize=64)
+def _ends_on(graph: UndirectedGraph, device: torch.device) -> Tensor:
+    return torch.tensor(graph.ends, device=device)
 
 
 @lru_cache(maxsize=64)

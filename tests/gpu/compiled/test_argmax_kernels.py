@@ -1,4 +1,4 @@
-"""Best assignments and arborescences, compiled for CUDA devices."""
+"""Best assignments, arborescences and spanning trees, compiled for CUDA devices."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from structinf_oracles.arborescence import MOST_ON_GPU as MOST_WORDS
 from structinf_oracles.assignment import MOST_ON_GPU
 from structinf_oracles.kernels.arborescence import triton_argmax
 from structinf_oracles.kernels.assignment import triton_shortest_augmenting_paths
+from structinf_oracles.kernels.spanning_tree import triton_prim
+from structinf_oracles.spanning_tree import MOST_ON_GPU as MOST_NODES
 
 pytestmark = pytest.mark.slow
 
@@ -44,3 +46,16 @@ def test_arborescences(compile_launches: Callable[..., Any], words: int, dtype: 
     theta, lengths = torch.zeros(2, words + 1, words + 1, dtype=dtype), torch.tensor([words, 1])
     kernels = compile_launches(lambda: triton_argmax.argmax(theta, lengths, single_root), most_spilled=32)
     assert all(kernel.registers <= 255 for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dtype"),
+    [
+        (MOST_NODES, torch.float32),
+        *(pytest.param(n, torch.float64, marks=pytest.mark.full) for n in (MOST_NODES, 20, 1)),
+    ],
+)
+def test_spanning_trees(compile_launches: Callable[..., Any], nodes: int, dtype: torch.dtype) -> None:
+    theta, lengths = torch.zeros(2, nodes, nodes, dtype=dtype), torch.tensor([nodes, 1])
+    kernels = compile_launches(lambda: triton_prim.argmax(theta, lengths))
+    assert all(kernel.registers <= 128 for kernel in kernels)

@@ -1,4 +1,4 @@
-"""Best assignments and arborescences by Triton kernels: the structures of the compiled loops, ties included."""
+"""Best assignments, arborescences and spanning trees by Triton kernels, with the ties of the compiled loops."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from structinf_oracles.kernels.arborescence import triton_argmax
 from structinf_oracles.kernels.arborescence.argmax import argmax as arborescence_argmax
 from structinf_oracles.kernels.assignment import rectangular
 from structinf_oracles.kernels.assignment import triton_shortest_augmenting_paths as augmenting_paths
+from structinf_oracles.kernels.spanning_tree import triton_prim
+from structinf_oracles.kernels.spanning_tree.argmax import prim
 
 SCORES = ["normal", "ties", "forbidden", "thousands"]
 
@@ -143,3 +145,48 @@ def test_public_calls_of_trees() -> None:
     theta[1, :, 2] = -math.inf
     with pytest.raises(si.InfeasibleError, match=r"single root .* batch index 1"):
         si.relax(theta, "arborescence", "map", single_root=True)
+
+
+# ----------------------------------------------------------------------------- spanning trees
+
+
+def assert_equal_spanning_trees(theta: Tensor, lengths: Tensor) -> None:
+    y, feasible = triton_prim.argmax(theta, lengths)
+    expected, expected_feasible = torch.zeros_like(theta), np.empty(len(theta), np.bool_)
+    prim(0, len(theta), theta.contiguous().numpy(), lengths.numpy(), expected.numpy(), expected_feasible)
+    assert torch.equal(feasible, torch.from_numpy(expected_feasible))
+    assert torch.equal(y[feasible], expected[feasible])
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_spanning_trees(kind: str) -> None:
+    assert_equal_spanning_trees(draw(kind, 3, 5, 5), torch.tensor([5, 4, 1]))
+    assert_equal_spanning_trees(draw(kind, 2, 4, 4).float().mT, torch.tensor([4, 2]))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8, 9])
+def test_spanning_trees_of_all_sizes(kind: str, nodes: int) -> None:
+    lengths = torch.randint(1, nodes + 1, (8,), generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float64, torch.float32):
+        assert_equal_spanning_trees(draw(kind, 8, nodes, nodes).to(dtype), lengths)
+
+
+def test_spanning_trees_of_scores_that_are_not_finite_end() -> None:
+    theta = draw("normal", 3, 3, 3)
+    theta[0], theta[1, 0] = math.nan, math.inf
+    y, feasible = triton_prim.argmax(theta, torch.tensor([3, 3, 10**9]))
+    assert y.isfinite().all()
+    assert feasible.tolist() == [False, True, True]
+    assert triton_prim.argmax(theta[:0], torch.zeros(0).long())[0].shape == (0, 3, 3)
+
+
+def test_public_calls_of_spanning_trees() -> None:
+    theta = draw("normal", 2, 4, 4)
+    y = si.relax(theta, "spanning_tree", "map", lengths=[4, 3])
+    assert_equal_spanning_trees(theta, torch.tensor([4, 3]))
+    assert torch.equal(y, triton_prim.argmax(theta, torch.tensor([4, 3]))[0])
+    theta[1, 0] = -math.inf
+    with pytest.raises(si.InfeasibleError, match="batch index 1"):
+        si.relax(theta, "spanning_tree", "map")

@@ -28,7 +28,7 @@ NAMES = (
 )
 CALLS = [
     *((name, call) for name in NAMES for call in ("map", "marginals", "loss of labels")),
-    *(("spanning_tree", call) for call in ("marginals", "loss of labels")),
+    *(("spanning_tree", call) for call in ("map", "marginals", "loss of labels")),
     *((name, "smoothed") for name in ("chain", "dtw", "binary_tree")),
     ("chain", "loss"),
     ("dtw", "soft-DTW"),
