@@ -12,12 +12,19 @@ from torch import Tensor
 
 from ..kernels.gpu import uses_triton
 from ..oracle import Oracle
-from ..parts import Parts, map_parts
+from ..parts import Parts
 from .active_set_backend import ActiveSetBackend
 from .mean_problem import MeanProblem
 from .weighted_mean import WeightedMeanResult
 
-__all__ = ["ActiveSetResult", "active_set", "active_set_with_backend"]
+__all__ = [
+    "ActiveSetResult",
+    "active_set",
+    "active_set_with_backend",
+    "add_starting_structures",
+    "make_backend",
+    "run_rounds",
+]
 
 
 def active_set(
@@ -29,7 +36,6 @@ def active_set(
     accuracy: float = 0.0,
     max_iter: int,
     warm_start: Parts | None = None,
-    previous: tuple[ActiveSetResult, Tensor] | None = None,
 ) -> ActiveSetResult:
     """Solve max ⟨θ, μ⟩ − ½ ‖μ‖² over μ = Σ_k p_k y_k in conv(Y) for each instance.
 
@@ -59,10 +65,6 @@ def active_set(
     warm_start : (K, B, *event) tensor, or a tuple of them, optional
         Structures to start from, such as the support for a similar θ. The solver ignores zero structures, repeated
         structures and structures of score −inf.
-    previous : (ActiveSetResult, (B,) int64 Tensor), optional
-        A result of the same set Y and option ``readout`` for other scores, and the instances of its batch to go on
-        from: their supports and factorisations are taken over. Only ``mean``, ``weights`` and the other attributes
-        of that result are valid afterwards.
 
     Raises
     ------
@@ -77,17 +79,14 @@ def active_set(
     inference, ICML, section 3.2.
     """
     with torch.no_grad():
-        problem = MeanProblem(oracle, theta, readout)
-        if previous is None:
-            backend = _make_backend(problem)
-        else:
-            backend, warm_start = _continue_backend(problem, *previous)
+        backend = make_backend(MeanProblem(oracle, theta, readout))
         return active_set_with_backend(
             backend, tolerance=tolerance, accuracy=accuracy, max_iter=max_iter, warm_start=warm_start
         )
 
 
-def _make_backend(problem: MeanProblem) -> ActiveSetBackend:
+def make_backend(problem: MeanProblem) -> ActiveSetBackend:
+    """Return a backend for the device of the scores."""
     if problem.batch and uses_triton(problem.theta[0]):
         from .active_set_triton import TritonBackend
 
@@ -101,18 +100,6 @@ def _make_backend(problem: MeanProblem) -> ActiveSetBackend:
     return TorchBackend(problem)
 
 
-def _continue_backend(
-    problem: MeanProblem, result: ActiveSetResult, instances: Tensor
-) -> tuple[ActiveSetBackend, Parts | None]:
-    """Return a backend that starts from the supports of a result, or one without vertices and starting structures."""
-    if problem.flattening.device.type == "cpu":
-        from .active_set_compiled import CompiledBackend
-
-        if isinstance(result.backend, CompiledBackend):
-            return CompiledBackend(problem, result.backend.take_support(instances)), None
-    return _make_backend(problem), map_parts(lambda t: t[:, instances], result.support())
-
-
 def active_set_with_backend(
     backend: ActiveSetBackend,
     *,
@@ -122,21 +109,43 @@ def active_set_with_backend(
     warm_start: Parts | None = None,
 ) -> ActiveSetResult:
     """Run :func:`active_set`, with the same options, on a ``backend`` that holds no structures yet."""
+    if warm_start is not None:
+        add_starting_structures(backend, warm_start)
+    return ActiveSetResult(backend, run_rounds(backend, max_iter + 1, tolerance, accuracy, last_finishes=True))
+
+
+def add_starting_structures(backend: ActiveSetBackend, structures: Parts) -> None:
+    """Start from ``structures`` (K, B, *event) instead of from none."""
+    problem = backend.problem
+    if problem.batch:
+        for structure in problem.unstack_structures(structures):
+            backend.add_starting_structure(problem.flatten_structures(structure, problem.oracle, problem.batch))
+        backend.solve_starting_structures()
+
+
+def run_rounds(
+    backend: ActiveSetBackend,
+    rounds: int,
+    tolerance: float = 0.0,
+    accuracy: float = 0.0,
+    *,
+    last_finishes: bool,
+) -> int:
+    """Run at most ``rounds`` rounds, and return their number.
+
+    If ``last_finishes``, the last round adds no structure: it computes the gap of the unfinished instances.
+    """
     problem = backend.problem
     oracle, size = problem.oracle, problem.batch
-    if warm_start is not None and size:
-        for structure in problem.unstack_structures(warm_start):
-            backend.add_starting_structure(problem.flatten_structures(structure, oracle, size))
-        backend.solve_starting_structures()
     calls = 0
-    while len(backend.unfinished):
+    while len(backend.unfinished) and calls < rounds:
         if len(backend.unfinished) != size:
             size = len(backend.unfinished)
             oracle = problem.oracle[backend.unfinished]
         structure = problem.flatten_structures(backend.best_structures(oracle), oracle, size)
-        backend.add_and_solve(structure, tolerance, accuracy, last=calls == max_iter)
         calls += 1
-    return ActiveSetResult(backend, calls)
+        backend.add_and_solve(structure, tolerance, accuracy, last=last_finishes and calls == rounds)
+    return calls
 
 
 class ActiveSetResult(WeightedMeanResult):

@@ -16,6 +16,7 @@ from ..oracle import Oracle
 from ..parts import Parts
 from .active_set_backend import ActiveSetBackend, BackendResult
 from .mean_problem import MeanProblem
+from .sparse_vectors import SparseVectors
 
 __all__ = ["CompiledBackend"]
 
@@ -38,6 +39,7 @@ class CompiledBackend(ActiveSetBackend):
     def __init__(self, problem: MeanProblem, support: vertices.Support | None = None) -> None:
         self.problem = problem
         batch, width, capacity = problem.batch, len(problem.flattening), 32
+        self._width = width
         self.support = support or vertices.Support(
             count=np.zeros(batch, np.int64),
             order=np.tile(np.arange(capacity), (batch, 1)),
@@ -63,12 +65,33 @@ class CompiledBackend(ActiveSetBackend):
             status=np.full(batch, kernels.RUNNING),
         )
         self._need = np.zeros(batch, np.int64)
+        self._copy_theta()
+        self._start(has_solution=support is not None)
+
+    def _start(self, has_solution: bool) -> None:
+        """Make all instances unfinished; supports that they have are of a solution for other scores."""
         # the vertices that each instance may add before the capacity is checked again
         self._spare = self.support.weight.shape[1] - 2 - int(self.support.count.max(initial=0))
-        self._copy_theta()
-        self._set_unfinished(np.arange(batch))
-        if support is not None:
+        self._set_unfinished(np.arange(self.problem.batch))
+        if has_solution:
             self._run(kernels.solve_starting_vertices, True, self.layout, self.support, self.state)
+
+    def restart(self, theta: Sequence[Tensor]) -> None:
+        """Replace the scores by others of the same shapes, and start from the supports."""
+        for k, (old, new) in enumerate(zip(self.problem.theta, theta, strict=True)):
+            self._scores[k].copy_(new)
+            if self._directions[k] is old:
+                self._directions[k] = new
+            else:
+                self._directions[k].copy_(new)
+        self.problem.theta = tuple(theta)
+        state = self.state
+        state.scale.fill(0.0)
+        state.size.fill(0.0)
+        state.gap.fill(np.inf)
+        state.stalled.fill(False)
+        state.status.fill(kernels.RUNNING)
+        self._start(has_solution=True)
 
     def _copy_theta(self) -> None:
         """Copy θ into a constant array, and penalised or unshared tensors also into an array for the gradient."""
@@ -99,6 +122,8 @@ class CompiledBackend(ActiveSetBackend):
             p.view(len(c), *t.shape[1:]) if len(c) else t
             for p, c, t in zip(pieces[extra:], changing[extra:], problem.theta, strict=True)
         ]
+        own = zip(theta.split([t.numel() for t in tensors])[extra:], problem.theta, strict=True)
+        self._scores = [p.view(t.shape) for p, t in own]
 
     # -- rounds ----------------------------------------------------------------------------
 
@@ -208,8 +233,7 @@ class CompiledBackend(ActiveSetBackend):
             converged=torch.from_numpy(state.status == kernels.CONVERGED),
             iterations=torch.from_numpy(state.iterations),
         )
-        self._width = state.mean.shape[1]
-        del self.problem, self.state, self.layout, self._directions, self._direction
+        del self.problem, self.state, self.layout, self._directions, self._direction, self._scores
         return result
 
     def take_support(self, instances: Tensor) -> vertices.Support:
@@ -218,6 +242,39 @@ class CompiledBackend(ActiveSetBackend):
         if np.array_equal(rows, np.arange(len(self.support.count))):
             return self.support
         return vertices.Support(*(array[rows] for array in self.support))
+
+    def current_mean(self) -> Tensor:
+        """Return the penalised coordinates of the means between rounds, with 0 for the others, (B, coordinates)."""
+        return torch.from_numpy(self.state.mean)
+
+    def current_support(self, instances: Tensor) -> tuple[Tensor, Tensor, SparseVectors]:
+        """Return the supports of R ``instances`` between rounds, structures in descending order of weight.
+
+        Returns
+        -------
+        weights : (R, K) Tensor
+            The weights, 0 beyond the support.
+        penalised : (R, K, coordinates) Tensor
+            The structures without their coordinates that are not penalised.
+        others : SparseVectors (R, K, coordinates)
+            The other coordinates.
+        """
+        support = self.support
+        weights, slots = torch.from_numpy(support.weight)[instances].sort(dim=1, descending=True, stable=True)
+        used = int((weights > 0).sum(1).max()) if len(weights) else 0
+        weights, slots, rows = weights[:, :used], slots[:, :used], instances[:, None]
+        index, value, size = (
+            torch.from_numpy(t)[rows, slots] for t in (support.index.view(np.int32), support.value, support.size)
+        )
+        size = size * (weights > 0)[..., None]
+        front, back = (int(n) for n in size.amax((0, 1))) if size.numel() else (0, 0)
+        held = index.shape[2]
+        place = torch.arange(held)
+        first = torch.where(place[:front] < size[..., :1], value[..., :front], 0.0)
+        penalised = torch.zeros(*weights.shape, self._width, dtype=torch.float64, device="cpu")
+        penalised.scatter_add_(2, index[..., :front].long() * (first != 0), first)
+        last = torch.where(place[held - back :] >= held - size[..., 1:], value[..., held - back :], 0.0)
+        return weights, penalised, SparseVectors(index[..., held - back :].long() * (last != 0), last, self._width)
 
     def structures(self, slots: Tensor) -> Tensor:
         out = torch.zeros(*slots.shape, self._width, dtype=torch.float64, device="cpu")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .face_system import FaceSystem, Multipliers
 from .factor_projections import FactorSupport, GroupScores
+from .sparse_vectors import SparseVectors
 
 __all__ = ["ROUNDING", "Faces", "LocalProgram", "bound_objective", "search_faces"]
 
@@ -146,7 +147,7 @@ def _solve(
     inverse = torch.where(program.fixed, 0.0, 1 / curvature[:, None])
     system = FaceSystem(groups, supports, inverse, program.degree, used)
     scores = [
-        torch.einsum("rfa,rfka->rfk", g.additional[program.rows].nan_to_num(neginf=0.0), s.additional)
+        s.additional.dot(g.additional[program.rows].nan_to_num(neginf=0.0))
         for g, s in zip(groups, supports, strict=True)
     ]
     first = -system.compress([e * u for e, u in zip(scores, used, strict=True)])
@@ -191,7 +192,7 @@ def _solve(
     valid = valid & (residual <= 1e-9)
     face = Faces(
         mean=mean,
-        additional=[torch.einsum("rfk,rfka->rfa", w, s.additional) for w, s in zip(weights, supports, strict=True)],
+        additional=[s.additional.combine(w) for w, s in zip(weights, supports, strict=True)],
         value=value,
         gap=gap,
         residual=residual,
@@ -250,7 +251,9 @@ def _exchange(
         if bool(enters[keep].any()):
             weights = torch.cat([s.weights, torch.zeros_like(s.weights[..., :1])], 2)
             support = FactorSupport(
-                weights, torch.cat([s.parts, parts[:, :, None]], 2), torch.cat([s.additional, others[:, :, None]], 2)
+                weights,
+                torch.cat([s.parts, parts[:, :, None]], 2),
+                SparseVectors.concatenate([s.additional, SparseVectors.of(others[:, :, None])], 2),
             )
             u = torch.cat([u, enters[..., None]], 2)
         supports.append(support.select(keep))

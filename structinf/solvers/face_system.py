@@ -29,6 +29,8 @@ _DELTA = 1e-6
 """δ times the curvature. A step has errors of about 1e-16 / δ, and each correction multiplies the error by δ."""
 
 _MOST_CORRECTIONS = 10
+_EXACT = 1e-14
+"""Residuals below this number, relative to the right sides, are rounding errors."""
 
 
 class Multipliers:
@@ -206,7 +208,7 @@ class FaceSystem:
             found = torch.maximum(right.largest(), left.abs().amax(1) if self.width else right.largest()) / scale
             improved = found < error
             best = _choose(improved, (weights, y), best)
-            goes_on = found < 0.25 * error
+            goes_on = (found < 0.25 * error) & (found > _EXACT)
             error = torch.where(improved, found, error)
             if not bool(goes_on.any()):
                 break
@@ -251,14 +253,11 @@ class FaceSystem:
         copies = self.spread(mean_cotangent / self.degree.clamp(min=1))
         terms = zip(copies, additional_cotangents, self.supports, self.used, strict=True)
         first = self.compress(
-            [
-                (torch.einsum("rfm,rfkm->rfk", c, s.parts) + torch.einsum("rfa,rfka->rfk", a, s.additional)) * used
-                for c, a, s, used in terms
-            ]
+            [(torch.einsum("rfm,rfkm->rfk", c, s.parts) + s.additional.dot(a)) * used for c, a, s, used in terms]
         )
         weights, y, _ = self.solve(first, self.zeros(), torch.zeros_like(first), self.zeros())
         pieces = zip(self.expand(weights), self.supports, strict=True)
-        additional = [-torch.einsum("rfk,rfka->rfa", w, s.additional) for w, s in pieces]
+        additional = [-s.additional.combine(w) for w, s in pieces]
         return self.inverse * self.collect(y.copies), additional
 
 

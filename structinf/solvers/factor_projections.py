@@ -3,66 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..errors import InfeasibleError, renumber_instances
 from ..oracle import Oracle, Projectable
-from ..parts import Parts, as_tuple, map_parts
-from .active_set import ActiveSetResult, active_set
+from ..parts import Parts, map_parts
+from .active_set import active_set
+from .active_set_sequence import ActiveSetSequence
 from .argmax import checked_argmax
 from .direct_mean import describes_argmax
 from .graph_factors import GraphFactors, OracleGroup, check_values
+from .sparse_vectors import SparseVectors
 
-__all__ = ["FactorProjection", "FactorSupport", "GroupScores"]
+__all__ = ["MOST_ROUNDS", "FactorProjection", "FactorSupport", "GroupScores"]
 
-_MOST_VERTICES = 10_000
+MOST_ROUNDS = 10_000
 """The largest number of rounds of the active-set method for one projection."""
-
-_FACTORISE_EVERY = 50
-"""Projections between two that compute the factorisation of the support anew, which bounds its rounding errors."""
-
-
-class _Factors(Oracle):
-    """The oracle of a group, whose readout is the variables.
-
-    Parameters
-    ----------
-    oracle : Oracle
-        The oracle of the group.
-    """
-
-    def __init__(self, oracle: Oracle) -> None:
-        self.oracle = oracle
-        self.bound = oracle.bound  # type: ignore[misc]
-
-    @property
-    def instance_ndim(self) -> Mapping[str, int]:  # type: ignore[override]
-        return self.oracle.instance_ndim
-
-    def __getitem__(self, rows: Any) -> _Factors:
-        return _Factors(self.oracle[rows])
-
-    def label(self) -> str:
-        return self.oracle.label()
-
-    def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
-        return self.oracle.resolve_event_ndim(theta)
-
-    def resolve_instance_ndim(self, name: str, ndim: int, batch_ndim: int) -> int:
-        return self.oracle.resolve_instance_ndim(name, ndim, batch_ndim)
-
-    def validate(self, theta: Parts) -> None:
-        self.oracle.validate(theta)
-
-    def readout(self, y: Parts) -> Parts:
-        return as_tuple(y)[0]
-
-    def argmax(self, theta: Parts) -> Parts:
-        return self.oracle.argmax(theta)
 
 
 class FactorSupport:
@@ -74,11 +35,11 @@ class FactorSupport:
         The weights, 0 beyond the support.
     parts : (R, F, K, m) Tensor
         The variables of each structure, negated where the factor negates them.
-    additional : (R, F, K, a) Tensor
+    additional : SparseVectors (R, F, K, a)
         The additional parts.
     """
 
-    def __init__(self, weights: Tensor, parts: Tensor, additional: Tensor) -> None:
+    def __init__(self, weights: Tensor, parts: Tensor, additional: SparseVectors) -> None:
         self.weights, self.parts, self.additional = weights, parts, additional
 
     def select(self, keep: Tensor) -> FactorSupport:
@@ -89,16 +50,21 @@ class FactorSupport:
     def concatenate(supports: list[FactorSupport]) -> FactorSupport:
         """Return the supports of several batches as one batch."""
         most = max(s.weights.shape[2] for s in supports)
-
-        def join(tensors: list[Tensor]) -> Tensor:
-            padded = [torch.cat([t, t.new_zeros(*t.shape[:2], most - t.shape[2], *t.shape[3:])], 2) for t in tensors]
-            return torch.cat(padded)
-
+        supports = [s.padded(most) for s in supports]
         return FactorSupport(
-            join([s.weights for s in supports]),
-            join([s.parts for s in supports]),
-            join([s.additional for s in supports]),
+            torch.cat([s.weights for s in supports]),
+            torch.cat([s.parts for s in supports]),
+            SparseVectors.concatenate([s.additional for s in supports], 0),
         )
+
+    def padded(self, count: int) -> FactorSupport:
+        """Return the supports with structures of weight 0, ``count`` in all."""
+        more = count - self.weights.shape[2]
+        if not more:
+            return self
+        index, value = (pad(t, (0, 0, 0, more)) for t in (self.additional.index, self.additional.value))
+        extra = SparseVectors(index, value, self.additional.width)
+        return FactorSupport(pad(self.weights, (0, more)), pad(self.parts, (0, 0, 0, more)), extra)
 
 
 class GroupScores:
@@ -213,11 +179,23 @@ class FactorProjection:
             and len(scores.group.shapes) == 1
             and describes_argmax(type(oracle), "project")
         )
-        self.oracle_calls = self.runs = 0
-        self._result: ActiveSetResult | None = None
+        self._sequence = ActiveSetSequence(self.oracle, first_tensor=scores.additional.shape[2] > 0)
         self._target: Parts | None = None
+        self._calls = 0
 
-    def project(self, target: Tensor, factor: Tensor) -> Tensor:
+    @property
+    def oracle_calls(self) -> int:
+        """The number of batched calls of the oracle."""
+        return self._calls + self._sequence.oracle_calls
+
+    @property
+    def is_exact(self) -> Tensor:
+        """Whether the last projections had enough rounds, for all factors of each instance, (R,) bool."""
+        if self.has_closed_form:
+            return torch.ones_like(self.rows, dtype=torch.bool)
+        return self._sequence.finished.view(len(self.rows), len(self.scores)).all(1)
+
+    def project(self, target: Tensor, factor: Tensor, rounds: int = MOST_ROUNDS) -> Tensor:
         """Return argmin ½ ‖x − target‖² − factor · ⟨additional scores, w⟩ over the factors' structures, (R, F, m).
 
         Parameters
@@ -226,59 +204,41 @@ class FactorProjection:
             The coordinates to project.
         factor : (R, 1, 1) Tensor
             The factor of the additional scores.
+        rounds : int
+            The most rounds of the active-set method. If these are not enough, x is the best mean of the structures
+            found so far.
         """
         scores = self.scores
         theta = scores.as_scores(self.rows, scores.sign * (target - scores.offset), factor)
-        self._target = theta
         if self.has_closed_form:
+            self._target = theta
             with scores.named(self.rows):
                 mean = self.oracle.project(theta)  # type: ignore[attr-defined]
             return scores.to_coordinates(scores.group.as_vectors(mean).view_as(target))
-        self._result = self._run(self.oracle, theta, self.rows, self._result)
-        self._places = torch.arange(len(self._result.converged), device=self.rows.device)
-        mean = scores.group.as_vectors(self._result.mean)[:, : target.shape[2]]
-        return scores.to_coordinates(mean.view_as(target))
-
-    def _run(self, oracle: Oracle, theta: Parts, rows: Tensor, last: ActiveSetResult | None) -> ActiveSetResult:
-        readout = self.scores.additional.shape[2] > 0
-        oracle = _Factors(oracle) if readout else oracle
-        self.runs += 1
-        start: dict[str, Any] = {}
-        if last is not None and self.runs % _FACTORISE_EVERY:
-            start["previous"] = last, self._places
-        elif last is not None:
-            start["warm_start"] = map_parts(lambda t: t[:, self._places], last.support())
-        with self.scores.named(rows):
-            result = active_set(oracle, theta, readout=readout, max_iter=_MOST_VERTICES, **start)
-        self.oracle_calls += result.oracle_calls
-        return result
+        with scores.named(self.rows):
+            self._sequence.solve(theta, rounds)
+        return scores.to_coordinates(self._sequence.mean.view_as(target))
 
     def support(self, positions: Tensor) -> FactorSupport:
         """Return the support of the last projection, for ``positions`` in the rows."""
         scores, count = self.scores, len(self.scores)
-        flat = self._flat(positions)
+        flat = (positions[:, None] * count + torch.arange(count, device=positions.device)).flatten()
         if self.has_closed_form:
             rows, target = self.rows[positions], map_parts(lambda t: t[flat], cast(Parts, self._target))
-            result = self._run(scores.oracle_of(rows), target, rows, None)
-            weights, structures = result.weights, result.support()
+            with scores.named(rows):
+                result = active_set(scores.oracle_of(rows), target, max_iter=MOST_ROUNDS)
+            self._calls += result.oracle_calls
+            vectors = scores.group.as_vectors(result.support()).double().transpose(0, 1)
+            weights, others = result.weights.double().T, SparseVectors.of(vectors[..., :0])
         else:
-            result, places = cast(ActiveSetResult, self._result), self._places[flat]
-            weights, structures = result.weights[:, places], map_parts(lambda t: t[:, places], result.support())
-        vectors = scores.group.as_vectors(structures).double()
-        vectors = vectors.view(-1, len(positions), count, vectors.shape[-1]).permute(1, 2, 0, 3)
-        weights = weights.double().view(-1, len(positions), count).permute(1, 2, 0)
-        m = scores.index.shape[1]
-        parts = vectors[..., :m] * scores.sign[:, None] + scores.offset[:, None]
-        return FactorSupport(weights, parts, vectors[..., m:])
-
-    def _flat(self, positions: Tensor) -> Tensor:
-        """Return the positions of all factors of instances in a batch of factors."""
-        count = len(self.scores)
-        return (positions[:, None] * count + torch.arange(count, device=positions.device)).flatten()
+            weights, vectors, others = self._sequence.support(flat)
+        shape = len(positions), count, weights.shape[1]
+        parts = vectors.reshape(*shape, vectors.shape[2]) * scores.sign[:, None] + scores.offset[:, None]
+        return FactorSupport(weights.reshape(shape), parts, others.view(*shape))
 
     def select(self, keep: Tensor) -> None:
         """Keep only the instances ``keep``, positions in the rows."""
-        if self._result is not None:
-            self._places = self._places[self._flat(keep)]
+        count = len(self.scores)
         self.rows = self.rows[keep]
         self.oracle = self.scores.oracle_of(self.rows)
+        self._sequence.select((keep[:, None] * count + torch.arange(count, device=keep.device)).flatten(), self.oracle)

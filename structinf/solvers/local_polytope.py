@@ -38,14 +38,17 @@ _PROXIMAL = 3e-3
 """The factor of the proximal term in searches with curvature 0, relative to the size of scores. With a smaller factor,
 weights on a face that is not optimal turn negative sooner."""
 
-_ROUNDS = 6
+_ROUNDS = 3
 """Rounds of the search from the supports of an iterate."""
+
+_PROJECTION_ROUNDS = 3
+"""Rounds of a projection. ADMM needs exact projections only at its end, when one or two rounds are enough."""
 
 _LOOK_EVERY = 8
 """Iterations between two looks at the supports. A search starts once no copy has become or ceased to be 0 between two
 looks."""
 
-_FIRST_SEARCH = 24
+_FIRST_SEARCH = 40
 """The iteration after which all instances are searched. The next searches of all follow after half as many more."""
 
 
@@ -176,9 +179,10 @@ def _choose_structures(problem: LocalPolytope, result: LocalPolytopeResult) -> N
             if not additional.shape[2]:
                 continue
             agrees = (s.weights > 0) & (s.parts == result.mean[rows][:, g.index][:, :, None]).all(3)
-            best = (agrees * s.weights).argmax(2)[..., None, None].expand(-1, -1, 1, additional.shape[2])
+            best = (agrees * s.weights).argmax(2, keepdim=True)
             chosen = integral[rows, None, None] & agrees.any(2)[..., None]
-            additional[rows] = torch.where(chosen, s.additional.gather(2, best)[:, :, 0], additional[rows])
+            structure = s.additional.combine(torch.zeros_like(s.weights).scatter_(2, best, 1.0))
+            additional[rows] = torch.where(chosen, structure, additional[rows])
 
 
 class _ADMM:
@@ -228,12 +232,13 @@ class _ADMM:
         self.point = self.mean.clone() if q == 0 else (theta / degree).clamp(0, 1) * ~problem.forbidden
         start = ((theta - q * self.point) / degree).masked_fill(problem.forbidden, 0)
         self.multipliers = [start[:, g.index] for g in problem.groups]
-        self.size = spread = self._score_size()
-        self.step = spread.clamp(min=1 / float(degree.mean())) if q else torch.where(spread > 0, spread, 1.0)
+        self.size = size = self._score_size()
+        self.step = size.clamp(min=1 / float(degree.mean())) if q else torch.where(size > 0, size, 1.0)
         check, self.anchor = _FIRST_SEARCH, None
         self.nonzero: Tensor | None = None
         self.searched = torch.zeros_like(self.rows, dtype=torch.bool)
         self.copies = [y.clone() for y in self.multipliers]
+        self.spread = [self.point[:, g.index] for g in problem.groups]
         self._solve_directly()
         if not len(self.rows):
             return
@@ -284,22 +289,21 @@ class _ADMM:
     def _advance(self) -> tuple[Tensor, Tensor]:
         """Run one iteration; return the primal and the dual residual of each instance, per part."""
         problem, rows = self.problem, self.rows
-        theta, forbidden = problem.theta[rows], problem.forbidden[rows]
         step = self.step[:, None, None]
         copies, sent = [], []
-        for g, projection, y in zip(problem.groups, self.projections, self.multipliers, strict=True):
-            copy = projection.project(self.point[:, g.index] + y / step, 1 / step)
+        for projection, y, point in zip(self.projections, self.multipliers, self.spread, strict=True):
+            copy = projection.project(point + y / step, 1 / step, _PROJECTION_ROUNDS)
             copies.append(copy)
-            relaxed = _RELAXATION * copy + (1 - _RELAXATION) * self.point[:, g.index]
-            sent.append(step * relaxed - y)
+            sent.append(step * (_RELAXATION * copy + (1 - _RELAXATION) * point) - y)
         weight = self.curvature + self.step[:, None] * problem.degree
-        new = ((theta + problem.collect(sent)) / weight.clamp(min=1e-300)).masked_fill(forbidden, 0)
-        new = torch.where(self.is_free, self.mean[rows], new)
-        self.multipliers = [step * new[:, g.index] - s for g, s in zip(problem.groups, sent, strict=True)]
+        new = (problem.theta[rows] + problem.collect(sent)) / weight.clamp(min=1e-300)
+        new = torch.where(self.is_free, self.mean[rows], new.masked_fill(problem.forbidden[rows], 0))
+        spread = [new[:, g.index] for g in problem.groups]
+        self.multipliers = [step * point - s for point, s in zip(spread, sent, strict=True)]
         count = problem.degree.sum()
-        primal = sum((c - new[:, g.index]).square().sum((1, 2)) for g, c in zip(problem.groups, copies, strict=True))
+        primal = sum((c - point).square().sum((1, 2)) for c, point in zip(copies, spread, strict=True))
         dual = ((new - self.point).square() * problem.degree).sum(1)
-        self.point, self.copies = new, copies
+        self.point, self.spread, self.copies = new, spread, copies
         return (primal / count).sqrt(), self.step * (dual / count).sqrt()
 
     def _adapt(self, residuals: tuple[Tensor, Tensor]) -> None:
@@ -343,7 +347,8 @@ class _ADMM:
         )
         limit = max(self.tolerance, ROUNDING)
         primal, dual = (r[tried] for r in residuals)
-        settled = ~found.accepted & (primal <= limit) & (dual <= limit * self._dual_scale()[tried].clamp(min=1))
+        exact = torch.stack([p.is_exact for p in self.projections]).all(0)[tried]
+        settled = ~found.accepted & exact & (primal <= limit) & (dual <= limit * self._dual_scale()[tried].clamp(min=1))
         # The face of the limit is often known before the multipliers prove it.
         near = (found.mean - self.point[tried]).masked_fill(program.fixed, 0).abs().amax(1) <= 10 * limit
         found.accepted |= settled & found.valid & near
@@ -381,7 +386,7 @@ class _ADMM:
         linear = torch.zeros_like(self.step[positions])
         apart = []
         for g, own, copy, s in zip(problem.groups, self.additional, self.copies, supports, strict=True):
-            w = torch.einsum("rfk,rfka->rfa", s.weights, s.additional)
+            w = s.additional.combine(s.weights)
             own[rows] = w
             linear += torch.where(w != 0, g.additional[rows] * w, 0.0).sum((1, 2))
             apart.append((copy[positions] - mean[:, g.index]).abs().flatten(1).amax(1))
@@ -408,6 +413,7 @@ class _ADMM:
         self.rows, self.point, self.step = self.rows[keep], self.point[keep], self.step[keep]
         self.multipliers = [y[keep] for y in self.multipliers]
         self.copies = [c[keep] for c in self.copies]
+        self.spread = [c[keep] for c in self.spread]
         self.searched = self.searched[keep]
         if self.nonzero is not None:
             self.nonzero = self.nonzero[keep]

@@ -30,6 +30,8 @@ class MeanProblem:
         The scores.
     readout : bool
         Whether Ω penalises only the readout.
+    first_tensor : bool
+        Whether Ω penalises only the first tensor of θ; then ``readout`` has no effect.
 
     Attributes
     ----------
@@ -41,12 +43,16 @@ class MeanProblem:
         For each tensor of θ, whether the gradient of Ω can be nonzero in the tensor.
     """
 
-    def __init__(self, oracle: Oracle, theta: Parts, readout: bool) -> None:
+    def __init__(self, oracle: Oracle, theta: Parts, readout: bool, first_tensor: bool = False) -> None:
         self.oracle = oracle
         self.theta = tuple(t.detach().to(torch.float64).contiguous() for t in as_tuple(theta))
         self.batch = batch_size(theta)
         self.flattening = Flattening(theta)
-        if readout and type(oracle).readout is not Oracle.readout and self.batch:
+        if first_tensor:
+            self.tensor_is_penalised = [k == 0 for k in range(len(self.theta))]
+            self.penalised = (torch.arange(len(self.flattening)) < self.flattening.offset[1])[None]
+            self.penalised = self.penalised.to(self.flattening.device)
+        elif readout and type(oracle).readout is not Oracle.readout and self.batch:
             self._inspect_readout(theta)
         else:
             self.penalised = torch.ones(1, len(self.flattening), dtype=torch.bool, device=self.flattening.device)

@@ -12,6 +12,7 @@ from structinf.errors import InfeasibleError, PluginError
 from structinf.oracle import Oracle
 from structinf.parts import as_tuple, map_parts
 from structinf.solvers.active_set import active_set
+from structinf.solvers.active_set_sequence import ActiveSetSequence
 
 
 @BOTH
@@ -108,23 +109,44 @@ def test_cuda(readout):
 
 
 @pytest.mark.parametrize("readout", [False, True])
-def test_previous_solution(readout):
+def test_sequence_of_scores(readout):
     oracle = si.get_oracle("chain")
     first = draw(5, 6, 4, 3), draw(6, 6, 3, 3, 3)
-    result = active_set(oracle, first, readout=readout, max_iter=100)
-    for step, rows in enumerate(([0, 1, 2, 3, 4, 5], [5, 0, 3], [2, 2, 1], [])):
+    sequence = ActiveSetSequence(oracle, first_tensor=readout)
+    kept = torch.arange(6)
+    for step, rows in enumerate(([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], [0, 3, 5], [2, 1], [])):
         index = torch.tensor(rows, dtype=torch.int64)
-        theta = first[0][index] * (1.5 - step), first[1][index] * (1.5 - step)
+        if step > 1:
+            sequence.select(index, oracle)
+        kept = kept[index]
+        theta = first[0][kept] * (1.5 - step), first[1][kept] * (1.5 - step)
         if step == 1:
             theta[0][0, 1, :2] = -torch.inf
-        again = active_set(oracle, theta, readout=readout, max_iter=100, previous=(result, index))
+        sequence.solve(theta, 100)
         alone = active_set(oracle, theta, readout=readout, max_iter=100)
-        for a, b in zip(as_tuple(again.mean), as_tuple(alone.mean), strict=True):
-            torch.testing.assert_close(a, b, atol=1e-9, rtol=0)
-        assert again.converged.all()
-        torch.testing.assert_close(again.value, alone.value)
-        torch.testing.assert_close(again.weights.sum(0), torch.ones(len(rows), dtype=again.weights.dtype))
-        result = active_set(oracle, first, readout=readout, max_iter=100)
+        expected = alone.mean[0].flatten(1) if readout else torch.cat([t.flatten(1) for t in alone.mean], 1)
+        torch.testing.assert_close(sequence.mean, expected, atol=1e-9, rtol=0)
+        assert sequence.finished.all()
+        weights, penalised, others = sequence.support()
+        torch.testing.assert_close(weights.sum(1), torch.ones(len(rows), dtype=weights.dtype))
+        torch.testing.assert_close(torch.einsum("bk,bkm->bm", weights, penalised), expected, atol=1e-9, rtol=0)
+        rest = torch.einsum("bk,bkm->bm", weights, others.dense())
+        torch.testing.assert_close(rest, others.view(len(rows), 1, weights.shape[1]).combine(weights[:, None])[:, 0])
+        if readout:
+            torch.testing.assert_close(rest, alone.mean[1].flatten(1), atol=1e-9, rtol=0)
+        assert others.value.sum() == (penalised.sum() / 4 * 3 if readout else 0)
+    assert sequence.oracle_calls < 40
+
+
+def test_sequence_with_few_rounds():
+    oracle, theta = si.get_oracle("chain"), (draw(5, 6, 8, 3), draw(6, 6, 7, 3, 3))
+    sequence = ActiveSetSequence(oracle, first_tensor=True)
+    for _ in range(60):
+        sequence.solve(theta, 1)
+    assert sequence.oracle_calls == 60
+    assert sequence.finished.all()
+    exact = active_set(oracle, theta, readout=True, max_iter=100)
+    torch.testing.assert_close(sequence.mean, exact.mean[0].flatten(1), atol=1e-12, rtol=0)
 
 
 def test_tensors_without_coordinates():
