@@ -11,7 +11,8 @@ Its solution gives μ = clip((θ − Eᵀ ν) / curvature, 0, 1). A projected Ne
 its Hessian is E J Eᵀ, where J is the Jacobian of μ: it selects the coordinates between 0 and 1.
 
 One other factor, such as a tree, replaces the interval [0, 1] of its coordinates by the hull of its structures. Their μ
-is then the projection of (θ − Eᵀ ν) / curvature onto the hull, and J projects onto the affine hull of its support.
+is then the projection of (θ − Eᵀ ν) / curvature onto the hull, and J projects onto the affine hull of its support. Both
+come from the oracle's own solver if it has one, and otherwise from the active-set method.
 
 References
 ----------
@@ -28,9 +29,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from .cardinality_inner import Box, BoxFace, make_hull
 from .direct_mean import describes_argmax
-from .factor_projections import FactorProjection, FactorSupport, GroupScores
-from .graph_factors import check_values
+from .factor_projections import GroupScores
 from .local_polytope_scores import LocalPolytope
 
 __all__ = ["CardinalitySolution", "SumBounded", "solve_cardinalities"]
@@ -43,9 +44,6 @@ _MOST_ENTRIES = 2**25
 
 _MOST_STEPS = 60
 _MOST_HALVINGS = 30
-
-_PRECISION = 1e-13
-"""The violation of a bound at which an instance is finished, relative to the scores or 1."""
 
 _LEAST_SHIFT = 1e-11
 """Cholesky factors of singular matrices need a shift above rounding errors."""
@@ -95,7 +93,7 @@ class CardinalitySolution:
     oracle_calls: int
     _matrix: Tensor
     _active: Tensor
-    _faces: list[tuple[Tensor, _Face]]
+    _faces: list[tuple[Tensor, BoxFace]]
 
     def vjp(self, cotangent: Tensor) -> Tensor:
         """Return the products of cotangents (B, n) with the Jacobian of the mean."""
@@ -151,7 +149,7 @@ def solve_cardinalities(problem: LocalPolytope, curvature: float) -> Cardinality
         first += len(index)
     limits = torch.cat([h.expand(len(index)) for index, _, h, _ in entries] or [matrix[:, 0]])
     equal = [torch.full((len(index),), is_equal, device=matrix.device) for index, *_, is_equal in entries]
-    inner = _Hull(problem, curvature, others[0]) if others else _Box(problem, curvature)
+    inner = make_hull(problem, curvature, others[0]) if others else Box(problem, curvature)
     return _Newton(problem, curvature, inner, matrix, limits, torch.cat(equal or [matrix[:, 0] > 0])).run()
 
 
@@ -168,154 +166,6 @@ def _is_simple(group: GroupScores) -> bool:
     """Return whether a group is one factor of different coordinates, without additional parts."""
     index = group.index
     return len(group) == 1 and group.additional.shape[2] == 0 and len(index.unique()) == index.numel()
-
-
-# ----------------------------------------------------------------------------- the inner problem
-
-
-class _Face(Protocol):
-    """The Jacobian J of the solution of an inner problem, a multiple of a projection."""
-
-    def apply(self, v: Tensor) -> Tensor:
-        """Return J v for vectors (R, n)."""
-        ...
-
-    def hessian(self, matrix: Tensor) -> Tensor:
-        """Return E J Eᵀ, (R, M, M), for the matrix E (M, n)."""
-        ...
-
-    def select(self, keep: Tensor) -> _Face:
-        """Return the Jacobians of the instances ``keep``, positions in the batch."""
-        ...
-
-
-class _Box:
-    """max ⟨r, μ⟩ − ½ curvature ‖μ‖² over 0 ≤ μ ≤ 1.
-
-    Parameters
-    ----------
-    problem : LocalPolytope
-        The graph.
-    curvature : float
-        The curvature.
-    """
-
-    precision = _PRECISION
-    oracle_calls = 0
-
-    def __init__(self, problem: LocalPolytope, curvature: float) -> None:
-        self.forbidden, self.curvature = problem.forbidden, curvature
-
-    def solve(self, reduced: Tensor) -> Tensor:
-        """Return μ for scores r (R, n) of the instances that are left."""
-        self._mean = (reduced / self.curvature).clamp(0, 1).masked_fill(self.forbidden, 0)
-        return self._mean
-
-    def face(self) -> _Face:
-        """Return the Jacobian of the last solutions."""
-        return _BoxFace((self._mean > 0) & (self._mean < 1), self.curvature)
-
-    def select(self, keep: Tensor) -> None:
-        """Keep only the instances ``keep``, positions in those that are left."""
-        self.forbidden, self._mean = self.forbidden[keep], self._mean[keep]
-
-
-class _BoxFace:
-    def __init__(self, inside: Tensor, curvature: float) -> None:
-        self.inside, self.curvature = inside, curvature
-
-    def apply(self, v: Tensor) -> Tensor:
-        return self.inside * v / self.curvature
-
-    def hessian(self, matrix: Tensor) -> Tensor:
-        weighted = matrix * self.inside[:, None].to(matrix)
-        products = (weighted.flatten(0, 1) @ matrix.mT).view(len(weighted), len(matrix), len(matrix))
-        return products / self.curvature
-
-    def select(self, keep: Tensor) -> _Face:
-        return _BoxFace(self.inside[keep], self.curvature)
-
-
-class _Hull(_Box):
-    """The same problem over the hull of a factor's structures; other coordinates are between 0 and 1."""
-
-    precision = 1e-11
-
-    def __init__(self, problem: LocalPolytope, curvature: float, group: GroupScores) -> None:
-        super().__init__(problem, curvature)
-        self.index = group.index[0]
-        self.projection = FactorProjection(group, torch.arange(len(problem.theta), device=problem.theta.device))
-
-    def solve(self, reduced: Tensor) -> Tensor:
-        target = reduced[:, self.index] / self.curvature
-        found = self.projection.project(target[:, None], target.new_ones(len(target), 1, 1))[:, 0]
-        self._mean = super().solve(reduced).index_copy(1, self.index, found)
-        return self._mean
-
-    @property
-    def oracle_calls(self) -> int:
-        return self.projection.oracle_calls
-
-    def face(self) -> _Face:
-        support = self.projection.support(torch.arange(len(self._mean), device=self._mean.device))
-        group = self.projection.scores.group
-        check_values(support.parts[..., : group.variables.shape[1]], self.projection.scores.names[group.numbers[0]])
-        inside = ((self._mean > 0) & (self._mean < 1)).index_fill(1, self.index, False)
-        return _HullFace.of(inside, self.curvature, self.index, support)
-
-    def select(self, keep: Tensor) -> None:
-        super().select(keep)
-        self.projection.select(keep)
-
-
-class _HullFace(_BoxFace):
-    """The projection onto the affine hull of a support, and onto the other coordinates between 0 and 1.
-
-    Parameters
-    ----------
-    inside : (R, n) bool Tensor
-        The other coordinates between 0 and 1.
-    curvature : float
-        The curvature.
-    index : (m,) int64 Tensor
-        The coordinates of the support.
-    basis : (R, K, m) Tensor
-        Directions of the affine hull, 0 beyond its dimension.
-    factor : (R, K, K) Tensor
-        The Cholesky factors of the inner products of the basis, with 1 on the diagonal for directions of 0.
-    """
-
-    def __init__(self, inside: Tensor, curvature: float, index: Tensor, basis: Tensor, factor: Tensor) -> None:
-        super().__init__(inside, curvature)
-        self.index, self.basis, self.factor = index, basis, factor
-
-    @classmethod
-    def of(cls, inside: Tensor, curvature: float, index: Tensor, support: FactorSupport) -> _HullFace:
-        """Return the projection for the supports of one factor."""
-        weights, parts = support.weights[:, 0], support.parts[:, 0]
-        # One vertex is the origin. The differences to other vertices of an active set are linearly independent.
-        best = weights.argmax(1)
-        origin = parts.gather(1, best[:, None, None].expand(-1, 1, parts.shape[2]))
-        basis = (parts - origin) * (weights > 0)[..., None]
-        gram = basis @ basis.mT
-        diagonal = gram.diagonal(dim1=1, dim2=2)
-        diagonal.add_((diagonal == 0).to(gram))
-        return cls(inside, curvature, index, basis, torch.linalg.cholesky_ex(gram)[0])
-
-    def select(self, keep: Tensor) -> _Face:
-        return _HullFace(self.inside[keep], self.curvature, self.index, self.basis[keep], self.factor[keep])
-
-    def _coefficients(self, v: Tensor) -> Tensor:
-        return torch.cholesky_solve(self.basis @ v, self.factor)
-
-    def apply(self, v: Tensor) -> Tensor:
-        inner = (self.basis.mT @ self._coefficients(v[:, self.index, None]))[..., 0] / self.curvature
-        return super().apply(v).index_copy(1, self.index, inner)
-
-    def hessian(self, matrix: Tensor) -> Tensor:
-        columns = matrix[:, self.index].mT.expand(len(self.basis), -1, -1)
-        inner = (self.basis @ columns).mT @ self._coefficients(columns)
-        return super().hessian(matrix) + inner / self.curvature
 
 
 # ----------------------------------------------------------------------------- Newton's method
@@ -337,7 +187,7 @@ class _Newton:
     """The projected Newton method for ν."""
 
     def __init__(
-        self, problem: LocalPolytope, curvature: float, inner: _Box, matrix: Tensor, limits: Tensor, equal: Tensor
+        self, problem: LocalPolytope, curvature: float, inner: Box, matrix: Tensor, limits: Tensor, equal: Tensor
     ) -> None:
         self.theta, self.curvature, self.inner = problem.theta, curvature, inner
         self.matrix, self.limits, self.equal = matrix, limits, equal
@@ -349,20 +199,19 @@ class _Newton:
         rows = torch.arange(size, device=theta.device)
         state = self._at(theta.new_zeros(size, len(self.limits)), rows)
         ends: list[tuple[Tensor, _State]] = []
-        faces: list[tuple[Tensor, _Face]] = []
+        faces: list[tuple[Tensor, BoxFace]] = []
         for step in range(_MOST_STEPS + 1):
-            face, error = self.inner.face(), self._error(state)
+            error = self._error(state)
             ends_now = (error <= self.inner.precision * self.scale[rows]) | (step == _MOST_STEPS)
             if bool(ends_now.any()):
                 done, left = (mask.nonzero()[:, 0] for mask in (ends_now, ~ends_now))
                 ends.append((rows[done], state.select(done)))
-                faces.append((rows[done], face.select(done)))
+                faces.append((rows[done], self.inner.face(done)))
                 self.inner.select(left)
-                face, error = face.select(left), error[left]
-                state, rows = state.select(left), rows[left]
+                state, rows, error = state.select(left), rows[left], error[left]
             if not len(rows):
                 break
-            state = self._step(state, rows, face, error)
+            state = self._step(state, rows, error)
             steps[rows] += 1
         order = torch.cat([rows for rows, _ in ends]).argsort()
         nu, mean, slope, _ = (torch.cat(pieces)[order] for pieces in zip(*(state for _, state in ends), strict=True))
@@ -377,7 +226,7 @@ class _Newton:
             gap=(nu * slope).sum(1).clamp(max=0).abs(),
             residual=apart.amax(1) if apart.shape[1] else theta.new_zeros(size),
             steps=steps,
-            solved=error <= accuracy,
+            solved=(error <= accuracy) & self.inner.is_solvable,
             oracle_calls=self.inner.oracle_calls,
             _matrix=self.matrix,
             _active=self.equal | (nu > 0),
@@ -395,10 +244,11 @@ class _Newton:
         error = torch.where(self.equal | (state.nu > 0), state.slope.abs(), state.slope.clamp(min=0))
         return error.amax(1) if error.shape[1] else error.sum(1)
 
-    def _step(self, state: _State, rows: Tensor, face: _Face, error: Tensor) -> _State:
+    def _step(self, state: _State, rows: Tensor, error: Tensor) -> _State:
         """Return ν after a Newton step, cut to ν ≥ 0 for inequalities, and halved until the dual improves."""
         nu, slope = state.nu, state.slope
         moves = (self.equal | (nu > 0) | (slope > 0)).to(nu)
+        face = self.inner.face(torch.arange(len(rows), device=rows.device))
         hessian = face.hessian(self.matrix) * moves[:, None] * moves[..., None]
         # The Hessian may be singular. A step along its null space then has the size of the scores.
         factor = _cholesky(hessian, error / self.scale[rows])

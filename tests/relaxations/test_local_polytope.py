@@ -511,7 +511,7 @@ def test_newton_finds_the_solution_of_admm(seed: int, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("scale", [0.3, 30.0])
-@pytest.mark.parametrize("kind", ["tree", "or_out", "chain"])
+@pytest.mark.parametrize("kind", ["tree", "negated tree", "or_out", "chain"])
 def test_newton_with_one_other_factor(kind: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = si.FactorGraph((5, 5))
     others: tuple[Tensor, ...] = ()
@@ -519,6 +519,11 @@ def test_newton_with_one_other_factor(kind: str, scale: float, monkeypatch: pyte
         graph.add("arborescence", graph.variables)
         for head in range(1, 5):
             graph.add("budget", graph.variables[head, [m for m in range(1, 5) if m != head]], k=1)
+    elif kind == "negated tree":
+        arcs = graph.variables[:4, :4]
+        graph.add("arborescence", arcs, negated=torch.eye(4, dtype=torch.bool).roll(1, 1), single_root=True)
+        graph.add("budget", graph.variables[1:3].flatten(), k=3)
+        graph.add("imply", graph.variables[4, :2])  # variables of no other factor
     elif kind == "or_out":
         graph.add("or_out", graph.variables[:2].flatten())
         graph.add("subset", graph.variables[:, 0], k=3)
@@ -529,7 +534,7 @@ def test_newton_with_one_other_factor(kind: str, scale: float, monkeypatch: pyte
         others = (normal(6, 4, 5, 5, seed=3),)
     options = {"penalty": "all"} if others else {}
     theta = scale * normal(6, 5, 5, seed=1)
-    theta[5, 0, 2] = -math.inf
+    theta[5, 0, 2] = theta[4, 1, 2] = -math.inf
     for own, other in solutions_of_both_solvers(graph, theta, monkeypatch, *others, **options):
         torch.testing.assert_close(own, other, atol=1e-8, rtol=1e-8)
 
