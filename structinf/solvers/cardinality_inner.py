@@ -148,7 +148,7 @@ class _ActiveSetHull(_HullOfFactor):
         support = self.projection.support(rows)
         group = self.scores.group
         check_values(support.parts[..., : group.variables.shape[1]], self.scores.names[group.numbers[0]])
-        return _HullFace.of(self.inside(rows), self.curvature, self.index, support)
+        return _AffineFace.of(self.inside(rows), self.curvature, self.index, support)
 
     def select(self, keep: Tensor) -> None:
         super().select(keep)
@@ -188,17 +188,19 @@ class _DirectHull(_HullOfFactor):
         self._places = self._places[keep]
 
 
-class _DirectFace(BoxFace):
-    """The Jacobian of an oracle's own solver, and the projection onto the other coordinates between 0 and 1.
+class _HullFace(BoxFace):
+    """The Jacobian on the coordinates ``index`` (m,) of a factor, and on the others between 0 and 1, ``inside``."""
+
+    def __init__(self, inside: Tensor, curvature: float, index: Tensor) -> None:
+        super().__init__(inside, curvature)
+        self.index = index
+
+
+class _DirectFace(_HullFace):
+    """The Jacobian of an oracle's own solver.
 
     Parameters
     ----------
-    inside : (R, n) bool Tensor
-        The other coordinates between 0 and 1.
-    curvature : float
-        The curvature.
-    index : (m,) int64 Tensor
-        The coordinates of the oracle.
     sign : (m,) Tensor
         −1 for coordinates that the factor negates, else 1.
     direct : DirectMean
@@ -210,8 +212,8 @@ class _DirectFace(BoxFace):
     def __init__(
         self, inside: Tensor, curvature: float, index: Tensor, sign: Tensor, direct: DirectMean, places: Tensor
     ) -> None:
-        super().__init__(inside, curvature)
-        self.index, self.sign, self.direct, self.places = index, sign, direct, places
+        super().__init__(inside, curvature, index)
+        self.sign, self.direct, self.places = sign, direct, places
 
     def apply(self, v: Tensor) -> Tensor:
         mean = cast(Tensor, self.direct.mean)
@@ -229,17 +231,11 @@ class _DirectFace(BoxFace):
         return inner + super().hessian(others) if bool(others.any()) else inner
 
 
-class _HullFace(BoxFace):
-    """The projection onto the affine hull of a support, and onto the other coordinates between 0 and 1.
+class _AffineFace(_HullFace):
+    """The projection onto the affine hull of a support.
 
     Parameters
     ----------
-    inside : (R, n) bool Tensor
-        The other coordinates between 0 and 1.
-    curvature : float
-        The curvature.
-    index : (m,) int64 Tensor
-        The coordinates of the support.
     basis : (R, K, m) Tensor
         Directions of the affine hull, 0 beyond its dimension.
     factor : (R, K, K) Tensor
@@ -247,11 +243,11 @@ class _HullFace(BoxFace):
     """
 
     def __init__(self, inside: Tensor, curvature: float, index: Tensor, basis: Tensor, factor: Tensor) -> None:
-        super().__init__(inside, curvature)
-        self.index, self.basis, self.factor = index, basis, factor
+        super().__init__(inside, curvature, index)
+        self.basis, self.factor = basis, factor
 
     @classmethod
-    def of(cls, inside: Tensor, curvature: float, index: Tensor, support: FactorSupport) -> _HullFace:
+    def of(cls, inside: Tensor, curvature: float, index: Tensor, support: FactorSupport) -> _AffineFace:
         """Return the projection for the supports of one factor."""
         weights, parts = support.weights[:, 0], support.parts[:, 0]
         # One vertex is the origin. The differences to other vertices of an active set are linearly independent.

@@ -38,7 +38,7 @@ _PROXIMAL = 3e-3
 """The factor of the proximal term in searches with curvature 0, relative to the size of scores. With a smaller factor,
 weights on a face that is not optimal turn negative sooner."""
 
-_ROUNDS = 3
+_ROUNDS = 2
 """Rounds of the search from the supports of an iterate."""
 
 _PROJECTION_ROUNDS = 3
@@ -48,7 +48,7 @@ _LOOK_EVERY = 8
 """Iterations between two looks at the supports. A search starts once no copy has become or ceased to be 0 between two
 looks."""
 
-_FIRST_SEARCH = 40
+_FIRST_SEARCH = 32
 """The iteration after which all instances are searched. The next searches of all follow after half as many more."""
 
 
@@ -246,8 +246,8 @@ class _ADMM:
             residuals = self._advance()
             if iteration % 10 == 0 and iteration <= 500:
                 self._adapt(residuals)
-            last = iteration == self.max_iter
-            if iteration == check or last:
+            last, is_check = iteration == self.max_iter, iteration == check
+            if is_check or last:
                 check += check // 2
                 tried = torch.arange(len(self.rows), device=self.rows.device)
             elif iteration % _LOOK_EVERY == 0:
@@ -259,6 +259,8 @@ class _ADMM:
                 if len(tried) == len(self.rows) and iteration >= 30:
                     self._check_feasible(left, residuals[0])
                 self._keep(tried, left)
+            if is_check and q and iteration <= 500:  # instances that are left converge faster with a larger step
+                self.step = 2 * self.step
             if not len(self.rows):
                 return
 
