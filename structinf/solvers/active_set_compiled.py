@@ -247,16 +247,18 @@ class CompiledBackend(ActiveSetBackend):
         """Return the penalised coordinates of the means between rounds, with 0 for the others, (B, coordinates)."""
         return torch.from_numpy(self.state.mean)
 
-    def current_support(self, instances: Tensor) -> tuple[Tensor, Tensor, SparseVectors]:
+    def current_support(self, instances: Tensor, width: int) -> tuple[Tensor, Tensor, SparseVectors]:
         """Return the supports of R ``instances`` between rounds, structures in descending order of weight.
+
+        The first ``width`` coordinates must be the penalised ones.
 
         Returns
         -------
         weights : (R, K) Tensor
             The weights, 0 beyond the support.
-        penalised : (R, K, coordinates) Tensor
-            The structures without their coordinates that are not penalised.
-        others : SparseVectors (R, K, coordinates)
+        penalised : (R, K, width) Tensor
+            The penalised coordinates of the structures.
+        others : SparseVectors (R, K, coordinates − width)
             The other coordinates.
         """
         support = self.support
@@ -271,10 +273,11 @@ class CompiledBackend(ActiveSetBackend):
         held = index.shape[2]
         place = torch.arange(held)
         first = torch.where(place[:front] < size[..., :1], value[..., :front], 0.0)
-        penalised = torch.zeros(*weights.shape, self._width, dtype=torch.float64, device="cpu")
+        penalised = torch.zeros(*weights.shape, width, dtype=torch.float64, device="cpu")
         penalised.scatter_add_(2, index[..., :front].long() * (first != 0), first)
         last = torch.where(place[held - back :] >= held - size[..., 1:], value[..., held - back :], 0.0)
-        return weights, penalised, SparseVectors(index[..., held - back :].long() * (last != 0), last, self._width)
+        index = (index[..., held - back :].long() - width) * (last != 0)
+        return weights, penalised, SparseVectors(index, last, self._width - width)
 
     def structures(self, slots: Tensor) -> Tensor:
         out = torch.zeros(*slots.shape, self._width, dtype=torch.float64, device="cpu")

@@ -117,8 +117,7 @@ class ActiveSetSequence:
         places = places if positions is None else places[positions]
         m = self.mean.shape[1]
         if isinstance(last, CompiledBackend):
-            weights, penalised, others = last.current_support(places)
-            return weights, penalised[..., :m], others.shifted(m)
+            return last.current_support(places, m)
         structures = map_parts(lambda t: t[:, places].transpose(0, 1), last.support())
         vectors = torch.cat([t.flatten(2) for t in as_tuple(structures)], 2)
         return last.weights[:, places].T, vectors[..., :m], SparseVectors.of(vectors[..., m:])

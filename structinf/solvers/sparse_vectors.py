@@ -47,10 +47,6 @@ class SparseVectors:
         z = self.index.shape[-1]
         return SparseVectors(self.index.reshape(*shape, z), self.value.reshape(*shape, z), self.width)
 
-    def shifted(self, start: int) -> SparseVectors:
-        """Return the coordinates from ``start`` on; the ones before have no entries."""
-        return SparseVectors((self.index - start).clamp(min=0), self.value, self.width - start)
-
     def dense(self) -> Tensor:
         """Return the vectors in full, (..., width)."""
         out = self.value.new_zeros(*self.value.shape[:-1], self.width)
