@@ -24,7 +24,16 @@ from . import torch_backend
 from .device_tables import DeviceTables, device_tables
 from .hypergraph import Hypergraph
 
-__all__ = ["hessian_product", "k_best", "list_derivations", "sample", "used_parts", "value", "value_and_mean"]
+__all__ = [
+    "best_on_cpu",
+    "hessian_product",
+    "k_best",
+    "list_derivations",
+    "sample",
+    "used_parts",
+    "value",
+    "value_and_mean",
+]
 
 # Elementary operations per hyperedge and pass, an estimate for the number of threads.
 _WORK_PER_EDGE = 8
@@ -47,11 +56,16 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
     With ``tables`` above 0, the kernel takes groups of instances and as many scratch tables of node values
     (`structinf.kernels.hypergraph.smoothed_passes`).
     """
-    arrays = [to_numpy(a)[0] if isinstance(a, Tensor) else a.blocks if a is graph else a for a in args]
-    work *= _edges_visited(graph, goal)
-    if not tables:
+    arrays = [a.blocks if a is graph else to_numpy(a)[0] if isinstance(a, Tensor) else a for a in args]
+    work *= _edges_visited(graph, goal.numpy())
+    if tables:
+        _run_groups(kernel, graph, len(goal), tables, work, *arrays)
+    else:
         parallel_rows(kernel, len(goal), *arrays, work=work)
-        return
+
+
+def _run_groups(kernel: Any, graph: Hypergraph, batch: int, tables: int, work: int, *arrays: Any) -> None:
+    """Run a kernel that takes groups of instances and scratch tables; see :func:`_run`."""
     from ..kernels.simd.vector import LANES
 
     shape = tables, graph.nodes + 1, LANES
@@ -59,18 +73,17 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
 
     def serve_groups(start: int, stop: int) -> None:
         flat = np.empty(size + LANES)
-        aligned = flat[-flat.ctypes.data % (8 * LANES) // 8 :][:size]  # so that no row spans two cache lines
-        kernel(start, stop, aligned.reshape(shape), *arrays)
+        first = -flat.__array_interface__["data"][0] % (8 * LANES) // 8  # so that no row spans two cache lines
+        kernel(start, stop, flat[first : first + size].reshape(shape), *arrays)
 
-    parallel_rows(serve_groups, -(-len(goal) // LANES), work=work)
+    parallel_rows(serve_groups, -(-batch // LANES), work=work)
 
 
-def _edges_visited(graph: Hypergraph, goal: Tensor) -> int:
+def _edges_visited(graph: Hypergraph, goal: np.ndarray) -> int:
     """Return the number of hyperedges that the loops visit for goals (B,): all, or those of the goal's component."""
     if graph.begin is None:
         return len(goal) * graph.edges
-    node = goal.numpy()
-    return int((graph.offset[node + 1] - graph.offset[graph.begin[node]]).sum())
+    return int((graph.offset[goal + 1] - graph.offset[graph.begin[goal]]).sum())
 
 
 def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer) -> Tensor:
@@ -110,6 +123,22 @@ def value_and_mean(
     weight = torch.ones_like(out) if weight is None else weight.double()
     _run(kernels.value_and_mean, graph, goal, exact, goal, graph, alpha, weight, out, parts, tables=4)
     return out, parts.to(theta.dtype)
+
+
+def best_on_cpu(graph: Hypergraph, theta: Tensor, goal: np.ndarray) -> tuple[np.ndarray, Tensor]:
+    """Return the best scores, (B,) float64, and the parts of the best structures, (B, P), for θ (B, P) on the CPU.
+
+    Does the work of :func:`value_and_mean` without a regularizer. Small calls take most of their time outside of the
+    compiled loop, so that each operation counts here.
+    """
+    from ..kernels.hypergraph import smoothed_passes as kernels
+
+    (scores,) = to_numpy(theta)
+    out, parts, weight = np.empty(len(goal)), np.zeros(scores.shape, scores.dtype), np.ones(len(goal))
+    work = _WORK_PER_EDGE * _edges_visited(graph, goal)
+    arrays = scores, goal, graph.blocks, math.inf, weight, out, parts
+    _run_groups(kernels.value_and_mean, graph, len(goal), 4, work, *arrays)
+    return out, torch.from_numpy(parts)
 
 
 def hessian_product(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
 from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer
 from ..shapes import Bool, Float
-from ..smoothing import SmoothableGibbs
+from ..smoothing import SmoothableGibbs, kernel_alpha
 from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
 from . import dispatch, queries, torch_backend
 from .distinct_samples import distinct_derivations, log_probabilities
@@ -103,7 +104,13 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
 
     def hypergraph(self, theta: Parts) -> Hypergraph:
         """Return the hypergraph for θ with one batch dimension; the oracle builds one hypergraph per event shape."""
-        return self._hypergraph_of(pack_like([tuple(t.shape[1:]) for t in as_tuple(theta)], theta))  # pyright: ignore
+        shape = tuple(theta.shape[1:]) if isinstance(theta, Tensor) else tuple([tuple(t.shape[1:]) for t in theta])
+        known = _latest.get(id(self))
+        if known is not None and known[0]() is self and known[1] == shape:
+            return known[2]
+        graph = self._hypergraph_of(shape)
+        _latest[id(self)] = weakref.ref(self, functools.partial(_forget, id(self))), shape, graph
+        return graph
 
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
         unbound = self._with_instance_data({})
@@ -135,6 +142,8 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
 
     def _flatten(self, theta: Parts) -> Tensor:
         """Return the parts of each instance, (B, P), contiguous."""
+        if isinstance(theta, Tensor) and theta.ndim == 2:
+            return theta.contiguous()
         size = batch_size(theta)
         flat = [t.expand(size, *t.shape[1:]).reshape(size, math.prod(t.shape[1:])) for t in as_tuple(theta)]
         return flat[0].contiguous() if len(flat) == 1 else torch.cat(flat, 1)
@@ -145,6 +154,8 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
 
     def _unflatten(self, parts: Tensor, theta: Parts) -> Parts:
         """Reshape parts (..., P) to the event shapes of θ."""
+        if isinstance(theta, Tensor) and theta.ndim == 2:
+            return parts
         sizes = [math.prod(t.shape[1:]) for t in as_tuple(theta)]
         pieces = zip(parts.split(sizes, -1), as_tuple(theta), strict=True)
         return pack_like([p.reshape(*p.shape[:-1], *t.shape[1:]) for p, t in pieces], theta)
@@ -223,7 +234,14 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
 
     def argmax(self, theta: Parts) -> Parts:
         """Return a best structure; ties go to the hyperedge added first, from the goal down."""
-        return self.smoothed_mean(theta, UNREGULARIZED)
+        flat = self._flatten(theta)
+        if kernel_alpha(flat, UNREGULARIZED) is None:
+            return self.smoothed_mean(theta, UNREGULARIZED)
+        graph = self.hypergraph(theta)
+        value, parts = dispatch.best_on_cpu(graph, flat, self._goals(graph, len(flat)))
+        if -math.inf in value:
+            self._check_goals_and_values(torch.from_numpy(value), graph)
+        return self._unflatten(parts, theta)
 
     def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
         return self.smoothed_sample(theta, n, NEGENTROPY, generator)
@@ -451,6 +469,16 @@ def _edge_noise(graph: Hypergraph, scores: Tensor, generator: torch.Generator | 
     """Return Gumbel noise of each hyperedge for scores (B, P), and of none in the last column: (B, E + 1)."""
     shape = len(scores), graph.edges + 1
     return Gumbel().sample(shape, dtype=scores.dtype, device=scores.device, generator=generator)
+
+
+_latest: dict[int, tuple[weakref.ref[HypergraphProgram], Any, Hypergraph]] = {}
+"""The latest event shape and hypergraph of each living oracle by its id. The cache of hypergraphs compares all options,
+which takes 10 times as long."""
+
+
+def _forget(key: int, _: Any) -> None:
+    """Forget the hypergraph of an oracle that has ended."""
+    _latest.pop(key, None)
 
 
 @dataclass(frozen=True)
