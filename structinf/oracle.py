@@ -262,6 +262,19 @@ class Oracle(abc.ABC):
         """Return the integer labels (B, ...) of a structure, the inverse of :meth:`encode`."""
         raise UnsupportedError(f"{self.label()} has no integer labels; use the structure itself")
 
+    def contains(self, y: AnyParts) -> Tensor | None:
+        """Return which of ``y`` (B, *event) are structures, (B,) bool; None if only encoding and decoding tell.
+
+        None by default. Losses check gold structures in each call. Oracles override this method if a test takes less
+        time than the labels of a structure.
+
+        Parameters
+        ----------
+        y : (B, *event) Tensor, or tuple of them
+            Finite numbers in the form of θ.
+        """
+        return None
+
     def allowed_parts(self, labels: Tensor, like: AnyParts) -> Parts:
         """Return masks (B | 1, *event) of the parts that agree with ``labels`` (B, ...), where −1 is an unknown label.
 

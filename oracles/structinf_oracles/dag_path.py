@@ -169,6 +169,16 @@ class DagPath(HypergraphProgram):
         source, target = torch.tensor(nodes, device=like.device).expand(len(like), 2).split(1, 1)
         return ends.expand(len(like), *ends.shape), source, target
 
+    def contains(self, y: Tensor) -> Tensor | None:
+        # Without cycles, a flow of 0 and 1 from the source to the target is a path.
+        if self._is_batch:
+            return None
+        start, end = torch.from_numpy(self.graph.ends.astype(np.int64)).to(y.device).unbind(1)
+        surplus = y.new_zeros(len(y), len(self.graph.nodes)).index_add_(1, end, y).index_add_(1, start, y, alpha=-1)
+        surplus[:, self.graph.number(self.source)] += 1
+        surplus[:, self.graph.number(self.target)] -= 1
+        return ((y == 0) | (y == 1)).all(1) & (surplus == 0).all(1)
+
     def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
         if self._is_batch:
             graph = int(self.bound["graph_index"][0])

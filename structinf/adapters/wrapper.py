@@ -130,6 +130,9 @@ class Wrapper(Oracle):
     def decode(self, y: AnyParts) -> Tensor:
         return self.inner.decode(y)
 
+    def contains(self, y: AnyParts) -> Tensor | None:
+        return self.inner.contains(y)
+
     def allowed_parts(self, labels: Tensor, like: AnyParts) -> Parts:
         return self.inner.allowed_parts(labels, like)
 

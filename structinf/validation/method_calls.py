@@ -195,7 +195,7 @@ def _has_event_shapes(theta: Any, forms: Any, event: Any, batch: int | None) -> 
     return forms[0][1] in _DTYPES and len(sizes - {1}) <= 1 and (batch is None or max(sizes - {1}, default=1) == batch)
 
 
-_ARGUMENT_NAMES = {"decode": "y", "encode": "like", "allowed_parts": "like"}
+_ARGUMENT_NAMES = {"decode": "y", "contains": "y", "encode": "like", "allowed_parts": "like"}
 """The names of arguments in the form of θ, if not ``theta``."""
 
 
@@ -322,7 +322,7 @@ class _Arguments(NamedTuple):
 _THETA, _WEIGHT = _Arguments(), _Arguments(other=(1, _check_weight))
 _STRUCTURE = _Arguments(shared=True)
 _METHODS: dict[str, _Arguments] = {
-    **dict.fromkeys(("readout", "hamming_cost", "decode"), _STRUCTURE),
+    **dict.fromkeys(("readout", "hamming_cost", "decode", "contains"), _STRUCTURE),
     **dict.fromkeys(
         ("argmax", "valid_parts", "log_partition", "marginals", "log_partition_and_marginals", "sample", "topk"), _THETA
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import pickle
 import time
@@ -126,6 +127,14 @@ def test_only_what_lies_on_paths_is_kept() -> None:
     assert (graph.nodes, graph.edges, graph.parts) == (4, 7, 8)
     assert graph.offset.dtype == np.int64
     assert graph.part.dtype == graph.tails.dtype == np.int32
+
+
+@pytest.mark.parametrize("oracle", [DagPath(EDGES, 0, 7), DagPath(EDGES, 0, 0), DagPath(TOWN)])
+def test_contains_tells_paths_from_all_other_sets_of_edges(oracle) -> None:
+    edges = len(oracle.graph.ends)
+    paths = {tuple(y) for y in oracle.enumerate((edges,)).tolist()}
+    sets = [*itertools.product([0.0, 1.0], repeat=edges), (0.5,) * edges, (2.0,) * edges, (-1.0,) * edges]
+    assert oracle.contains(torch.tensor(sets)).tolist() == [y in paths for y in sets]
 
 
 def test_source_and_target_may_be_one_node() -> None:
