@@ -138,8 +138,11 @@ class StructurePool:
             self._memory = tuple(torch.cat([t, t.new_zeros(rows - held, *t.shape[1:])]) for t in self._memory)
 
     def _bytes(self, tensors: tuple[Tensor, ...]) -> list[bytes]:
-        columns = [[row.tobytes() for row in (t + 0).numpy()] for t in tensors]  # −0 and 0 are the same part
-        return [b"".join(row) for row in zip(*columns, strict=True)]
+        columns = []
+        for t in tensors:
+            memory, width = (t + 0).numpy().tobytes(), t[:1].nbytes  # −0 and 0 are the same part
+            columns.append([memory[row * width : (row + 1) * width] for row in range(len(t))])
+        return columns[0] if len(columns) == 1 else [b"".join(row) for row in zip(*columns, strict=True)]
 
     def _check_form(self, parts: Parts) -> None:
         parts = list_to_tuple(parts)

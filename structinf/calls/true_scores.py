@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..parts import Parts, as_tuple, map_parts
+from ..parts import Parts, as_tuple, map_parts, pack_like
 from .problem import Problem
 
 __all__ = ["combine", "predicted_and_true"]
@@ -27,12 +27,14 @@ def predicted_and_true(problem: Problem, theta: Any, true_theta: Any) -> tuple[P
         The user's arguments.
     """
     predicted, true = problem.theta, problem.scores_like(theta, true_theta, "true_theta")
-    for t, p in zip(as_tuple(true), as_tuple(predicted), strict=True):
-        if bool((t.isneginf() & ~p.isneginf()).any()):
-            raise InvalidInputError("true_theta is −inf at a part that theta allows; set the part to −inf in both")
     # Losses and regrets are small differences of larger numbers.
     predicted, true = (map_parts(Tensor.double, parts) for parts in (predicted, true))
-    return predicted, map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, t), true, predicted)
+    forbidden = [p.isneginf() for p in as_tuple(predicted)]
+    for t, closed in zip(as_tuple(true), forbidden, strict=True):
+        if bool((t.isneginf() & ~closed).any()):
+            raise InvalidInputError("true_theta is −inf at a part that theta allows; set the part to −inf in both")
+    masked = [torch.where(closed, -torch.inf, t) for t, closed in zip(as_tuple(true), forbidden, strict=True)]
+    return predicted, pack_like(masked, predicted)
 
 
 def combine(predicted: Parts, true: Parts, a: float, b: float) -> Parts:

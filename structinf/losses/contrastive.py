@@ -7,11 +7,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .. import autograd
 from ..calls.arguments import OnInfeasible, check_on_infeasible
 from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
 from ..oracle import Oracle
-from ..parts import Parts, map_parts
+from ..parts import Parts, map_parts, scale_per_instance
 from ..relaxation import resolve_relaxation
 from ..validation import check_choice
 from .gold_scores import gold_scores
@@ -103,14 +104,20 @@ class ContrastiveLoss(StructuredLoss):
 
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
         theta, y = (map_parts(Tensor.double, parts) for parts in (problem.theta, gold))
-        own = gold_scores(problem.oracle, theta, y)
+        fixed = map_parts(Tensor.detach, theta)
+        own = gold_scores(problem.oracle, fixed, y)
         self.pool.grow(problem.oracle, gold, problem.theta)
-        scores = self.pool.scores(theta)
+        scores = self.pool.scores(fixed)
         allowed = ~scores.isneginf()
         differences = torch.where(allowed, scores, 0.0) - torch.where(allowed, own[:, None], 0.0)
-        if self.kind == "nce":
-            return differences.sum(1) / allowed.sum(1).clamp(min=1)
-        return differences.amax(1).clamp(min=0)
+        best = differences.amax(1, keepdim=True)
+        counted = allowed if self.kind == "nce" else allowed & (differences == best) & (best >= 0)
+        weights = counted.to(scores) / counted.sum(1, keepdim=True).clamp(min=1)
+        losses = (weights * differences).sum(1)
+        # The weights are constant near θ, and the loss is linear.
+        total = weights.sum(1)
+        mean = map_parts(lambda m, gold: m - scale_per_instance(gold, total), self.pool.mean(weights, fixed), y)
+        return autograd.attach_envelope_gradient(losses, theta, mean)
 
     def extra_repr(self) -> str:
         return f"oracle={self.oracle!r}, kind={self.kind!r}, {describe_rules(self)}"

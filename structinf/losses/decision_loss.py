@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .. import autograd
 from ..calls.arguments import OnInfeasible, check_on_infeasible
 from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
@@ -16,7 +17,7 @@ from ..calls.true_scores import predicted_and_true
 from ..compile.public_call import public_call
 from ..errors import UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts
+from ..parts import Parts, as_tuple
 from ..shapes import Float
 from .reduction import Reduction, check_reduction, describe_rules, reduce_losses
 
@@ -95,6 +96,14 @@ class DecisionLoss(nn.Module, abc.ABC):
     @abc.abstractmethod
     def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
         """Return the loss of each instance, (B,), for scores (B | 1, *event) in float64 with the same parts of −inf."""
+
+    @staticmethod
+    def _linear(values: Tensor, gradients: tuple[Parts, Parts], predicted: Parts, true: Parts) -> Tensor:
+        """Return ``values`` (B,) with the ``gradients`` by predicted and true scores, which are constant nearby."""
+        theta, gradient = as_tuple(predicted), as_tuple(gradients[0])
+        if any(t.requires_grad for t in as_tuple(true)):
+            theta, gradient = theta + as_tuple(true), gradient + as_tuple(gradients[1])
+        return autograd.attach_envelope_gradient(values, theta, gradient)
 
     def extra_repr(self) -> str:
         return f"oracle={self.oracle!r}, {describe_rules(self)}"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..adapters import StructurePool, is_due
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, list_to_tuple
+from ..parts import Parts, as_tuple, batch_size, list_to_tuple, map_parts
 from ..shapes import Float
 from ..solvers.argmax import best_structure
 from ..validation import check_ratio, check_real
@@ -85,6 +85,25 @@ class LossPool(nn.Module):
                 "the pool has no structures; pass pool=..., or call the loss in training mode with solve_ratio above 0"
             )
         return self.memory.scores(theta)
+
+    def mean(self, weights: Tensor, theta: Parts) -> Parts:
+        """Return Σ_k w_k s_k over the structures s_k of the pool, (B, *event), for weights w (B, K).
+
+        Parameters
+        ----------
+        weights : (B, K) Tensor
+            The weights, for the columns of :meth:`scores`.
+        theta : (B | 1, *event) Parts
+            Scores, whose form, dtype and device the mean takes.
+        """
+        structures = self.memory.structures
+        if structures is None:  # an empty batch
+            return map_parts(torch.zeros_like, theta)
+
+        def of_tensor(t: Tensor, y: Tensor) -> Tensor:
+            return (weights.to(t) @ y.to(t).unsqueeze(-1).flatten(1)).view(len(weights), *y.shape[1:])
+
+        return map_parts(of_tensor, theta, structures)
 
     # Buffers have one shape, and the number of structures grows.
 

@@ -11,8 +11,8 @@ from ..calls.arguments import OnInfeasible
 from ..calls.problem import Problem
 from ..calls.true_scores import combine
 from ..oracle import Oracle
-from ..parts import Parts
-from ..solvers.argmax import best_structure
+from ..parts import Parts, map_parts
+from ..solvers.argmax import best_structures
 from ..validation import check_choice, check_in_range, check_positive
 from .decision_loss import DecisionLoss
 from .reduction import Reduction
@@ -86,11 +86,14 @@ class PerturbationGradientLoss(DecisionLoss):
 
     def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
         high = self.h if self.difference == "central" else 0.0
-        values = []
-        for step in (high, -self.h):
-            scores = combine(predicted, true, 1, step)
-            values.append(problem.oracle.score(scores, best_structure(problem.oracle, scores)))
-        return (values[1] - values[0]) / (high + self.h)
+        theta, t = (map_parts(Tensor.detach, parts) for parts in (predicted, true))
+        up, down = (combine(theta, t, 1, step) for step in (high, -self.h))
+        y, worse = best_structures(problem.oracle, up, down)
+        step = high + self.h
+        losses = (problem.oracle.score(down, worse) - problem.oracle.score(up, y)) / step
+        # Both structures are constant near θ and t, and the loss is linear.
+        of_true = map_parts(lambda a, b: -(self.h * a + high * b) / step, worse, y)
+        return self._linear(losses, (map_parts(lambda a, b: (a - b) / step, worse, y), of_true), predicted, true)
 
     def extra_repr(self) -> str:
         oracle, rest = f"oracle={self.oracle!r}", super().extra_repr()

@@ -12,10 +12,10 @@ from ..calls.problem import Problem
 from ..calls.true_scores import combine
 from ..errors import UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, map_parts
-from ..solvers.argmax import best_structure
+from ..parts import Parts, map_parts, scale_per_instance
+from ..solvers.argmax import best_structure, best_structures
 from .decision_loss import DecisionLoss
-from .reduction import Reduction, without_negative_rounding
+from .reduction import Reduction
 
 __all__ = ["SPOPlusLoss"]
 
@@ -78,18 +78,25 @@ class SPOPlusLoss(DecisionLoss):
         super().__init__(oracle, options, reduction, on_infeasible)
 
     def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
-        oracle, tilted = problem.oracle, combine(predicted, true, 2, -1)
-        if oracle.requires_nonpositive_theta:
-            if not oracle.has_binary_parts(predicted):
-                raise UnsupportedError(
-                    f"{oracle!r} takes scores of at most 0, but SPO+ needs the best structure for 2θ − t, which can be "
-                    "positive; train with FenchelYoungLoss or through a Layer of blackbox"
-                )
-            y = _best_with_additional_parts(oracle, tilted)
+        oracle, known = problem.oracle, map_parts(Tensor.detach, true)
+        tilted = combine(map_parts(Tensor.detach, predicted), known, 2, -1)
+        if not oracle.requires_nonpositive_theta:
+            y, best = best_structures(oracle, tilted, known)
+        elif oracle.has_binary_parts(predicted):
+            y, best = _best_with_additional_parts(oracle, tilted), best_structure(oracle, known)
         else:
-            y = best_structure(oracle, tilted)
-        losses = oracle.score(tilted, map_parts(torch.sub, y, best_structure(oracle, true)))
-        return without_negative_rounding(losses) if oracle.is_exact else losses.clamp(min=0)
+            raise UnsupportedError(
+                f"{oracle!r} takes scores of at most 0, but SPO+ needs the best structure for 2θ − t, which can be "
+                "positive; train with FenchelYoungLoss or through a Layer of blackbox"
+            )
+        # Both structures are constant near θ and t, and the loss is linear.
+        difference = map_parts(torch.sub, y, best)
+        losses = oracle.score(tilted, difference)
+        if not oracle.is_exact:
+            difference = scale_per_instance(difference, (losses > 0).to(losses))
+        losses = losses.clamp(min=0)
+        gradients = map_parts(lambda d: 2 * d, difference), map_parts(torch.neg, difference)
+        return self._linear(losses, gradients, predicted, true)
 
 
 def _best_with_additional_parts(oracle: Oracle, theta: Parts) -> Parts:

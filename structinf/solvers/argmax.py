@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..compile.torch_private import set_grad_enabled
 from ..deferred_checks import check_number, skips_checks
-from ..errors import InfeasibleError, PluginError, renumber_instances
+from ..errors import InfeasibleError, InstanceError, PluginError, renumber_instances
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..shapes import Float
@@ -30,6 +30,7 @@ __all__ = [
     "best_score",
     "best_structure",
     "best_structure_of_any_score",
+    "best_structures",
     "check_finite_structures",
     "checked_argmax",
 ]
@@ -71,6 +72,26 @@ def checked_argmax(oracle: Oracle, theta: Parts) -> Parts:
 def best_structure_of_any_score(oracle: Oracle, theta: Parts) -> Parts:
     """Return :func:`best_structure` for solvers that find structures with NaN or infinity themselves."""
     return _call(oracle, theta)
+
+
+def best_structures(oracle: Oracle, *scores: Parts) -> list[Parts]:
+    """Return :func:`best_structure` for each of the ``scores``, (B, *event) of one form, found in one call.
+
+    A call for small structures takes longer for its checks than for its algorithm, and solvers of single instances
+    share their threads. An oracle that is not exact may remember its calls, so it gets a call for each of the scores.
+    """
+    size, n = batch_size(scores[0]), len(scores)
+    is_shared = any(t.shape[0] != size for each in scores for t in as_tuple(each))
+    if is_shared or not oracle.is_exact:
+        return [best_structure(oracle, each) for each in scores]
+    together = map_parts(lambda *each: torch.cat(each), *scores)
+    try:
+        y = best_structure(oracle.repeat(n), together)
+    except InstanceError:
+        for each in scores:  # names the index in the batch
+            best_structure(oracle, each)
+        raise
+    return [map_parts(lambda t, i=i: t[i * size : (i + 1) * size], y) for i in range(n)]
 
 
 def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: int) -> tuple[Parts, Parts]:
