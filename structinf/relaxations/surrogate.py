@@ -60,17 +60,22 @@ class Surrogate(Relaxation):
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        surrogate = self._with_fixed_step(theta)
-        y = best_structure(oracle, theta)
-        fixed = map_parts(torch.Tensor.detach, theta)
-        mean, weights = self._attach(ArgmaxResult(surrogate, oracle, fixed, fixed, y), oracle, theta)
+        found = self._best(oracle, theta)
+        mean, weights = self._attach(found, oracle, theta)
         return Solution(
             mean=mean,
-            value=best_score(oracle, theta, y),
+            value=best_score(oracle, theta, found.y),
             weights=weights,
             oracle_calls=1,
-            make_support=lambda: map_parts(lambda z: z[None], y),
+            make_support=lambda: map_parts(lambda z: z[None], found.y),
         )
+
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
+        return self._attach(self._best(oracle, theta), oracle, theta)[0]
+
+    def _best(self, oracle: Oracle, theta: Parts) -> ArgmaxResult:
+        surrogate, fixed = self._with_fixed_step(theta), map_parts(torch.Tensor.detach, theta)
+        return ArgmaxResult(surrogate, oracle, fixed, fixed, best_structure(oracle, theta))
 
     def _attach(self, argmax_result: autograd.WeightedMean, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
         return autograd.attach_vjp(argmax_result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
