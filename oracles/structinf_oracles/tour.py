@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
-from structinf.kernels import to_numpy
+from structinf.kernels import parallel_rows, to_numpy
 from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
 from structinf.oracle import Enumerable
 from structinf.parts import Parts
@@ -29,6 +29,9 @@ from .common.constraint_program import ConstraintProgram, load_cp_model
 from .common.labels import reject_labels
 
 __all__ = ["Tour"]
+
+_MOST_NODES = 16
+"""The largest number of nodes for the recursion, whose time doubles with each node."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,22 @@ class Tour(SolverOracle, Restrictable, Enumerable, LinearlyConstrained):
 
     Notes
     -----
-    The travelling salesman problem is NP-hard. One thread of an AMD EPYC solves an instance with 10 nodes in 0.01 s.
-    With independent scores of the arcs, 40 nodes take 0.1 s, and 80 nodes 0.3 s to 1.7 s. With distances between random
+    Instances of at most 16 nodes are solved by Held and Karp's recursion over sets of nodes: 8 nodes in 0.05 ms, 12 in
+    0.3 ms and 16 in 5 ms, on one thread of an Intel Xeon. Ties go to the lowest node, decided from the last node of the
+    tour backwards.
+
+    CP-SAT solves larger instances. The travelling salesman problem is NP-hard: with independent scores of the arcs, one
+    thread of an AMD EPYC takes 0.1 s for 40 nodes, and 0.3 s to 1.7 s for 80 nodes. With distances between random
     points, 25 nodes take 0.2 s to 2.5 s, 30 nodes 0.5 s to 5 s, and 40 nodes 2 s to 20 s (5 instances of each size).
     For larger problems set a ``time_limit``. Each instance is solved by one CPU thread, deterministically.
 
-    Scores are rounded to integers with a sum of magnitudes of about 2^60. Sums of float32 or float64 scores are not
-    more precise.
+    Scores are rounded to integers: multiples of 2^-56 of the largest score for the recursion, and with a sum of
+    magnitudes of about 2^60 for CP-SAT. Sums of float32 or float64 scores are not more precise.
 
     References
     ----------
+    M. Held & R. Karp, A dynamic programming approach to sequencing problems, Journal of the SIAM 10(1), 1962.
+
     L. Perron, F. Didier & S. Gay, The CP-SAT-LP solver (CP 2023).
 
     Examples
@@ -174,6 +183,19 @@ class Tour(SolverOracle, Restrictable, Enumerable, LinearlyConstrained):
 
         return solve
 
+    def _outcomes(self, theta: Tensor, maximiser: Maximiser) -> list[Outcome]:
+        scores, lengths = to_numpy(theta.detach().double(), self._lengths(theta))
+        small = (lengths > 1) & (lengths <= _MOST_NODES)
+        if not small.any():
+            return super()._outcomes(theta, maximiser)
+        found = _best_tours(scores[small], lengths[small])
+        if small.all():
+            return found
+        rest = np.flatnonzero(~small)
+        others = super()._outcomes(theta[torch.from_numpy(rest)], lambda i, row: maximiser(int(rest[i]), row))
+        place = np.argsort(np.concatenate([np.flatnonzero(small), rest]))
+        return [[*found, *others][i] for i in place]
+
     @property
     def has_nested_structures(self) -> bool:
         return False
@@ -204,6 +226,26 @@ class Tour(SolverOracle, Restrictable, Enumerable, LinearlyConstrained):
         labels[:, :1] = 0
         labels[:, 1:size] = torch.tensor(orders, dtype=torch.long, device="cpu").reshape(count, max(size - 1, 0))
         return self[[0] * count].encode(labels, torch.zeros(1, n, n, dtype=torch.float64, device="cpu"))
+
+
+def _best_tours(theta: np.ndarray, lengths: np.ndarray) -> list[Outcome]:
+    """Return the best tours for scores (B, n, n) of instances of 2 to 16 nodes, by Held and Karp's recursion."""
+    from .kernels.tour.held_karp import FORBIDDEN, LEAST, best_tours
+
+    batch, n, _ = theta.shape
+    used = np.arange(n) < lengths[:, None]
+    allowed = np.isfinite(theta) & used[:, :, None] & used[:, None] & ~np.eye(n, dtype=np.bool_)
+    finite = np.where(allowed, theta, 0.0)
+    # Powers of two keep the proportions. Magnitudes are at most 2^56, and sums at most 2^60.
+    exponent = np.frexp(np.abs(finite).max((1, 2), initial=0.0))[1]
+    scores = np.rint(np.ldexp(finite, (56 - exponent)[:, None, None]))
+    integers = np.where(allowed, scores, FORBIDDEN).astype(np.int64)
+    value, y = np.empty(batch, np.int64), np.zeros((batch, n, n))
+    work = int((np.exp2(lengths - 1.0) * lengths**2).sum())
+    parallel_rows(best_tours, batch, integers, lengths, value, y, work=work)
+    flat = y.reshape(batch, n * n)
+    found = zip(flat, value, strict=True)
+    return [Outcome("best", row) if total >= LEAST else Outcome("infeasible") for row, total in found]
 
 
 @functools.lru_cache(maxsize=32)

@@ -14,6 +14,7 @@ import enumerators
 import enumerators_integer_programs as programs
 import structinf as si
 from structinf import InfeasibleError, InvalidInputError, SolverLimitError
+from structinf_oracles import tour
 from structinf_oracles.common.integer_solver import integer_scores
 from structinf_oracles.tour import Tour
 
@@ -54,6 +55,33 @@ def test_ties_and_forbidden_arcs():
     y, structures = Tour().argmax(theta), list(programs.tour(5))
     for t, z in zip(theta.numpy(), y.numpy(), strict=True):
         assert enumerators.score((t,), (z,)) == enumerators.best((t,), structures)
+
+
+def test_ties_go_to_the_lowest_node_from_the_end_backwards():
+    theta = torch.randint(-2, 3, (30, 6, 6), generator=torch.Generator().manual_seed(0)).double()
+    oracle = Tour()
+    every = oracle.enumerate((6,) * 2)
+    labels = oracle.decode(every).tolist()
+    for t, found in zip(theta, oracle.decode(oracle.argmax(theta)).tolist(), strict=True):
+        scores = (t * every).sum((1, 2))
+        best = [visit for visit, score in zip(labels, scores, strict=True) if score == scores.max()]
+        assert found == min(best, key=lambda visit: visit[::-1])
+
+
+def test_the_recursion_and_the_solver_agree(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(3, 17, 17, generator=generator, dtype=torch.float64)
+    theta[torch.rand(3, 17, 17, generator=generator) < 0.3] = -INF
+    oracle = Tour().bind(lengths=[16, 17, 11])
+    y = oracle.argmax(theta)
+    monkeypatch.setattr(tour, "_MOST_NODES", 1)
+    assert torch.equal(y, oracle.argmax(theta))
+    # With a positive score everywhere else, each tour still has a forbidden arc.
+    monkeypatch.undo()
+    theta = torch.full((1, 12, 12), 1e3)
+    theta[:, 3] = -INF
+    with pytest.raises(InfeasibleError, match="batch index 0"):
+        Tour().argmax(theta)
 
 
 def test_one_and_two_nodes_and_none():

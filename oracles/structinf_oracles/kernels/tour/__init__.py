@@ -1,0 +1,1 @@
+"""The kernel of tours: Held and Karp's recursion."""
