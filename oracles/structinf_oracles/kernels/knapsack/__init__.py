@@ -1,0 +1,1 @@
+"""The kernel of knapsacks with many states: branch and bound."""
