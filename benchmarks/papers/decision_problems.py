@@ -173,11 +173,7 @@ def knapsacks(count: int, seed: int, capacities: int = 1) -> Task:
     options = {"num_items": ITEMS, "dim": capacities, "noise_width": NOISE, "seed": seed}
     peer = _peer("knapsack", drawn, options, "knapsackModel", weights, np.full(capacities, CAPACITY))
     whole, upper = np.rint(weights * 100).astype(int).tolist(), round(CAPACITY * 100)
-    oracle = (
-        si.get_oracle("knapsack", weights=whole[0], capacity=upper)
-        if capacities == 1
-        else si.get_oracle("milp", A=whole, upper=[upper] * capacities, solver="cp_sat")
-    )
+    oracle = si.get_oracle("knapsack", weights=whole, capacity=[upper] * capacities)
     return _task(oracle, features, values, peer=peer)
 
 
