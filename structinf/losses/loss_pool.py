@@ -12,7 +12,7 @@ from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, list_to_tuple, map_parts
 from ..shapes import Float
-from ..solvers.argmax import best_structure
+from ..solvers.argmax import best_structures
 from ..validation import check_ratio, check_real
 
 __all__ = ["LossPool"]
@@ -68,7 +68,7 @@ class LossPool(nn.Module):
         with torch.no_grad():
             # An infeasible instance raises an error here, before the call counts. The loss then calls again without it.
             is_exact = is_due(self.calls + 1, self.solve_ratio)
-            best = [best_structure(oracle, each) for each in scores] if is_exact else []
+            best = best_structures(oracle, *scores) if is_exact else []
             self.calls += 1
             for each in ([] if structures is None else [structures]) + best:
                 self.memory.add(each)
