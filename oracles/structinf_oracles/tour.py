@@ -65,7 +65,7 @@ class Tour(SolverOracle, Restrictable, Enumerable, LinearlyConstrained):
     -----
     Instances of at most 16 nodes are solved by Held and Karp's recursion over sets of nodes: 8 nodes in 0.05 ms, 12 in
     0.3 ms and 16 in 5 ms, on one thread of an Intel Xeon. Ties go to the lowest node, decided from the last node of the
-    tour backwards.
+    tour backwards. The recursion needs no ``time_limit``, ``gap`` and ``seed``.
 
     CP-SAT solves larger instances. The travelling salesman problem is NP-hard: with independent scores of the arcs, one
     thread of an AMD EPYC takes 0.1 s for 40 nodes, and 0.3 s to 1.7 s for 80 nodes. With distances between random
