@@ -72,6 +72,10 @@ _EXAMPLES = {
 }
 
 
+_LARGE = {"knapsack": {"weights": tuple(10**6 + pow(7919, i, 10**6 + 3) for i in range(40)), "capacity": 2 * 10**7}}
+"""Options of an instance of 40 parts that takes another kernel than the example, because of its size."""
+
+
 @dataclass(frozen=True)
 class WorkItem:
     """A call that needs kernels: a relaxation of a structure, or a map to the simplex."""
@@ -152,6 +156,8 @@ def _warm_queries(structure: str, dtype: torch.dtype) -> None:
     for query in QUERIES.values():
         with contextlib.suppress(StructinfError, ModuleNotFoundError), torch.no_grad():
             query(theta, oracle)
+    if structure in _LARGE:
+        relax(0.5 ** torch.arange(40, dtype=dtype, device="cpu"), structure, "map", **_LARGE[structure])
 
 
 def _warm(items: Sequence[WorkItem]) -> list[str]:
