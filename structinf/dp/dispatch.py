@@ -57,7 +57,7 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
     (`structinf.kernels.hypergraph.smoothed_passes`).
     """
     arrays = [a.blocks if a is graph else to_numpy(a)[0] if isinstance(a, Tensor) else a for a in args]
-    work *= _edges_visited(graph, goal.numpy())
+    work *= _edges_visited(graph, to_numpy(goal)[0])
     if tables:
         _run_groups(kernel, graph, len(goal), tables, work, *arrays)
     else:

@@ -109,7 +109,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         if known is not None and known[0]() is self and known[1] == shape:
             return known[2]
         graph = self._hypergraph_of(shape)
-        _latest[id(self)] = weakref.ref(self, functools.partial(_forget, id(self))), shape, graph
+        _latest[id(self)] = weakref.ref(self, functools.partial(_forget, _latest, id(self))), shape, graph
         return graph
 
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
@@ -476,9 +476,9 @@ _latest: dict[int, tuple[weakref.ref[HypergraphProgram], Any, Hypergraph]] = {}
 which takes 10 times as long."""
 
 
-def _forget(key: int, _: Any) -> None:
-    """Forget the hypergraph of an oracle that has ended."""
-    _latest.pop(key, None)
+def _forget(latest: dict[int, Any], key: int, _: Any) -> None:
+    """Forget the hypergraph of an oracle that has ended. ``latest`` is an argument: Python clears modules at exit."""
+    latest.pop(key, None)
 
 
 @dataclass(frozen=True)

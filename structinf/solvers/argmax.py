@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..compile.torch_private import set_grad_enabled
 from ..deferred_checks import check_number, skips_checks
-from ..errors import InfeasibleError, InstanceError, PluginError, renumber_instances
+from ..errors import InfeasibleError, PluginError, renumber_instances
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..shapes import Float
@@ -86,9 +86,10 @@ def best_structures(oracle: Oracle, *scores: Parts) -> list[Parts]:
         return [best_structure(oracle, each) for each in scores]
     together = map_parts(lambda *each: torch.cat(each), *scores)
     try:
-        y = best_structure(oracle.repeat(n), together)
-    except InstanceError:
-        for each in scores:  # names the index in the batch
+        with renumber_instances(np.tile(np.arange(size), n)):
+            y = best_structure(oracle.repeat(n), together)
+    except InfeasibleError:
+        for each in scores:  # names each instance of the batch once
             best_structure(oracle, each)
         raise
     return [map_parts(lambda t, i=i: t[i * size : (i + 1) * size], y) for i in range(n)]
