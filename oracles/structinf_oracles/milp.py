@@ -21,8 +21,7 @@ from structinf.parts import Parts
 from structinf.restriction import Restrictable, in_order
 from structinf.shapes import Int
 from structinf.solver_oracle import Maximiser, Outcome, SolverOracle
-from structinf.validation import check_enumerable, check_instances
-from structinf.validation.options import check_k
+from structinf.validation import check_enumerable, check_instances, check_natural
 
 from .common.constraint_program import ConstraintProgram
 from .common.distinct_rows import number_of_dimensions, refuse_gradient
@@ -291,7 +290,7 @@ class MILP(SolverOracle, Restrictable, Enumerable):
         low, high = self._box(theta.shape[1])
         if not np.all(self.integrality) or (low < 0).any() or (high > 1).any():
             return super().topk(theta, k)
-        check_k(k)
+        check_natural("k", k)
         theta = theta.detach()
         values, found = self.rank_by_cuts(theta, self.argmax(theta), k, theta.shape[1])
         scores = torch.where(found, (values.double() * theta.double().nan_to_num(neginf=0.0)).sum(2), -math.inf)

@@ -271,7 +271,7 @@ class CompiledBackend(ActiveSetBackend):
         size = size * (weights > 0)[..., None]
         front, back = (int(n) for n in size.amax((0, 1))) if size.numel() else (0, 0)
         held = index.shape[2]
-        place = torch.arange(held)
+        place = torch.arange(held, device="cpu")
         first = torch.where(place[:front] < size[..., :1], value[..., :front], 0.0)
         penalised = torch.zeros(*weights.shape, width, dtype=torch.float64, device="cpu")
         penalised.scatter_add_(2, index[..., :front].long() * (first != 0), first)

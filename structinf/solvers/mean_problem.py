@@ -50,8 +50,8 @@ class MeanProblem:
         self.flattening = Flattening(theta)
         if first_tensor:
             self.tensor_is_penalised = [k == 0 for k in range(len(self.theta))]
-            self.penalised = (torch.arange(len(self.flattening)) < self.flattening.offset[1])[None]
-            self.penalised = self.penalised.to(self.flattening.device)
+            place = torch.arange(len(self.flattening), device=self.flattening.device)
+            self.penalised = (place < self.flattening.offset[1])[None]
         elif readout and type(oracle).readout is not Oracle.readout and self.batch:
             self._inspect_readout(theta)
         else:
