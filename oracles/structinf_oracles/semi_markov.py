@@ -80,8 +80,8 @@ class SemiMarkov(SegmentationSums):
     first.
 
     With boundaries, the memory of ``argmax``, sums, their first and second derivatives, and samples is
-    O(T S + D S + S²). All other queries, such as k best structures, regularizers other than the negative entropy,
-    and ``sparsemap``, build a graph with 2 T D S nodes.
+    O(T S + D S + S²). Other queries, such as k best structures and regularizers other than the negative entropy,
+    build a graph with 2 T D S nodes, and raise UnsupportedError for more than 20,000,000 nodes.
 
     References
     ----------

@@ -102,6 +102,18 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         """
         return False
 
+    def has_faster_argmax(self, theta: Parts) -> bool:
+        """Return whether ``argmax`` needs no hypergraph for θ, and is faster than to build one; False by default.
+
+        ``sparsemap`` then uses the active-set method. Law: the answer depends on the event shapes and the options only.
+
+        Parameters
+        ----------
+        theta : (B | 1, *event) Tensor, or tuple of Tensors
+            Scores of the parts.
+        """
+        return False
+
     def hypergraph(self, theta: Parts) -> Hypergraph:
         """Return the hypergraph for θ with one batch dimension; the oracle builds one hypergraph per event shape."""
         shape = tuple(theta.shape[1:]) if isinstance(theta, Tensor) else tuple([tuple(t.shape[1:]) for t in theta])

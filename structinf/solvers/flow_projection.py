@@ -77,9 +77,10 @@ def project_flow(
     -------
     DirectMean or None
         None if the scores are not on the CPU, if the graph has several components, if the readout does not consist of
-        tensors of the structure, or if the graph is too large. ``vjp`` multiplies by the generalised Jacobian on the
-        face of the hyperedges with positive flow, and is exact up to about 1e-9 if the face is optimal. Where parts
-        without a penalty can change without a change of R μ and of the score, the Jacobian does not change them.
+        tensors of the structure, if the graph is too large, or if ``argmax`` needs none. ``vjp`` multiplies by the
+        generalised Jacobian on the face of the hyperedges with positive flow, and is exact up to about 1e-9 if the face
+        is optimal. Where parts without a penalty can change without a change of R μ and of the score, the Jacobian does
+        not change them.
 
     Raises
     ------
@@ -93,7 +94,7 @@ def project_flow(
             empty = torch.zeros(0, dtype=flattening.dtype, device="cpu")
             mean = flattening.unflatten(torch.zeros(0, len(flattening), dtype=torch.float64, device="cpu"))
             return DirectMean(mean, empty, empty, empty > 0, lambda cotangent: cotangent)
-        if flattening.device.type != "cpu" or not _selects_tensors(problem):
+        if flattening.device.type != "cpu" or oracle.has_faster_argmax(theta) or not _selects_tensors(problem):
             return None
         graph = oracle.hypergraph(theta)
         # The system would have the size of all components; and parts with weights need a weighted penalty.

@@ -10,7 +10,7 @@ import torch
 import enumerators_subsets as plain
 import structinf as si
 from hypergraph_program_assertions import Program, every_query
-from structinf.errors import InfeasibleError, InvalidInputError
+from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
 from structinf.regularizers import SquaredL2
 from structinf_oracles.chain import Chain
 from structinf_oracles.common import segment_boundaries
@@ -332,6 +332,9 @@ def test_long_series_need_no_graph(monkeypatch):
     loss(theta, labels).backward()
     assert all(t.grad is not None and bool(t.grad.isfinite().all()) for t in theta)
     assert theta[0].grad.abs().max() > 1e-4
+    sparse = si.relax(theta, "semi_markov", "sparsemap")
+    torch.testing.assert_close(sparse[0].sum(-1), torch.ones(1, 1500))
+    sparse[1].square().sum().backward()
     generator = torch.Generator().manual_seed(0)
     samples = si.sample(theta, "semi_markov", 3, generator=generator)
     assert torch.equal(samples[0].sum(-1), torch.ones(3, 1, 1500))
@@ -339,6 +342,22 @@ def test_long_series_need_no_graph(monkeypatch):
     fixed = tuple(t.detach() for t in theta)
     log_probs = si.log_prob(fixed, samples, "semi_markov")
     assert si.entropy(fixed, "semi_markov").item() == pytest.approx(-log_probs.mean().item(), rel=0.1)
+
+
+def test_graphs_that_are_too_large():
+    theta = tuple(t[:1] for t in scores_with_boundaries(20_000, 300, 2))
+    with pytest.raises(
+        UnsupportedError, match=r"20000 steps, 300 durations and 2 labels, .* graph of 24,000,000 nodes"
+    ):
+        si.topk(theta, "semi_markov", 2)
+
+
+def test_sparsemap_with_and_without_the_graph_agree(monkeypatch):
+    theta = scores_with_boundaries(12, 4, 2, 2)
+    expected = si.relax(theta, "semi_markov", "sparsemap", tolerance=1e-6)
+    monkeypatch.setattr(SemiMarkov, "has_faster_argmax", lambda *_: True)
+    for found, other in zip(si.relax(theta, "semi_markov", "sparsemap", tolerance=1e-6), expected, strict=True):
+        torch.testing.assert_close(found, other, rtol=0, atol=1e-5)
 
 
 def test_samples_with_boundaries_have_the_marginals():

@@ -7,19 +7,32 @@ segment, ``durations`` the number of segments of d + 1 steps, and ``transition``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder
+from structinf.errors import UnsupportedError
 from structinf.parts import Parts, as_tuple
 
-__all__ = ["build", "describe", "encode", "has_boundaries", "is_structure", "segments_of", "structures"]
+__all__ = ["build", "describe", "encode", "graph_size", "has_boundaries", "is_structure", "segments_of", "structures"]
+
+
+_MOST_NODES = 20_000_000
+"""A graph of this many nodes takes about 6 GB to build."""
 
 
 def has_boundaries(theta: Parts) -> bool:
     """Return whether θ has one of the forms of this module."""
     return isinstance(theta, tuple) and len(theta) > 2
+
+
+def graph_size(shapes: Sequence[Sequence[int]]) -> int:
+    """Return the approximate number of nodes of :func:`build` for the event shapes of θ."""
+    (steps, labels), durations = shapes[0], shapes[2][0]
+    return 2 * steps * min(steps, durations) * labels
 
 
 def build(graph: HypergraphBuilder) -> Hypergraph:
@@ -32,6 +45,12 @@ def build(graph: HypergraphBuilder) -> Hypergraph:
     """
     unary, boundaries, durations, *transition = graph.parts
     (steps, labels), most = unary.shape, min(len(durations), len(unary))
+    if (size := graph_size([part.shape for part in graph.parts])) > _MOST_NODES:
+        raise UnsupportedError(
+            f"semi_markov: for {steps} steps, {most} durations and {labels} labels, this query needs a graph of "
+            f"{size:,} nodes, and the limit is {_MOST_NODES:,}; the best structure, sums and samples need no graph: "
+            "map, marginals, sparsemap, perturbed, log_partition, entropy, log_prob and sample"
+        )
     done = graph.nodes(steps + 1)  # [i]: the first i steps
     opened = graph.nodes(steps, labels)  # a segment of the label starts at the step
     # [t, d]: a segment of d + 1 steps that includes step t and may go on, and the same segment at its end.

@@ -25,9 +25,13 @@ from structinf.regularizers import NEGENTROPY, Regularizer
 from structinf.shapes import Float, Int
 from structinf.validation import bound_lengths, check_count
 
-from .segment_boundaries import has_boundaries, is_structure, structures
+from .segment_boundaries import graph_size, has_boundaries, is_structure, structures
 
 __all__ = ["SegmentationSums"]
+
+
+_LARGE_GRAPH = 20_000
+"""From this number of nodes on, the active-set method projects in less time than the graph takes to build."""
 
 
 class SegmentationSums(HypergraphProgram):
@@ -35,6 +39,9 @@ class SegmentationSums(HypergraphProgram):
 
     The same loops find the best structure. Other regularizers, and derivatives of third order, take the graph.
     """
+
+    def has_faster_argmax(self, theta: Parts) -> bool:
+        return has_boundaries(theta) and graph_size([t.shape[1:] for t in as_tuple(theta)]) > _LARGE_GRAPH
 
     def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
