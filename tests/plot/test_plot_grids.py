@@ -193,11 +193,12 @@ def segments(form: str, steps: int, longest: int, labels: int):
         "alone": torch.randn(steps, longest, labels),
         "transition": (torch.randn(steps, longest, labels), torch.randn(labels, labels)),
         "pairwise": torch.randn(steps, longest, labels, labels),
+        "boundaries": (torch.randn(steps, labels), torch.randn(steps, 2, labels), torch.randn(longest, labels)),
     }
     return theta[form]
 
 
-@pytest.mark.parametrize("form", ["alone", "transition", "pairwise"])
+@pytest.mark.parametrize("form", ["alone", "transition", "pairwise", "boundaries"])
 @pytest.mark.parametrize("size", [(1, 1, 1), (4, 2, 3), (8, 8, 2)])
 def test_segments_show_every_segmentation(form, size):
     pairwise = {"pairwise": True} if form == "pairwise" else {}
@@ -267,5 +268,5 @@ def test_wrong_items_or_labels_are_refused():
         plot.segments(solution, x=torch.randn(4))
     with pytest.raises(si.InvalidInputError, match=r"^labels must have 2 entries, .* the labels .*, got 1"):
         plot.segments(solution, labels=["a"])
-    with pytest.raises(si.InvalidInputError, match=r"\(T, D, S, S\); got \(4, 3\)"):
+    with pytest.raises(si.InvalidInputError, match=r"\(T, D, S, S\) or .*; got \(4, 3\)"):
         plot.segments(si.infer(torch.randn(4, 3), "dtw", "sparsemap"))
