@@ -247,8 +247,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
     def argmax(self, theta: Parts) -> Parts:
         """Return a best structure; ties go to the hyperedge added first, from the goal down."""
         flat = self._flatten(theta)
-        is_own = type(self).smoothed_mean is not HypergraphProgram.smoothed_mean
-        if is_own or kernel_alpha(flat, UNREGULARIZED) is None:
+        kind, whole = type(self), HypergraphProgram
+        is_inherited = kind.smoothed_mean is whole.smoothed_mean
+        is_inherited &= kind.smoothed_value_and_mean is whole.smoothed_value_and_mean
+        if not is_inherited or kernel_alpha(flat, UNREGULARIZED) is None:
             return self.smoothed_mean(theta, UNREGULARIZED)
         graph = self.hypergraph(theta)
         value, parts = dispatch.best_on_cpu(graph, flat, self._goals(graph, len(flat)))
