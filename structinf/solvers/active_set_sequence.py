@@ -75,6 +75,7 @@ class ActiveSetSequence:
         else:
             self._last = result = ActiveSetResult(backend, 0)
             mean = torch.cat([t.flatten(1) for t in as_tuple(result.mean)], 1)
+            self.finished |= result.converged  # on a GPU, finished instances may stay in the batch
         self.mean = mean[:, : tensors[0].shape[1:].numel()] if self.first_tensor else mean
 
     def _backend(self, theta: Parts, renew: bool) -> ActiveSetBackend:
