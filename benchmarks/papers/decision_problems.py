@@ -202,7 +202,7 @@ def portfolios(count: int, seed: int) -> Task:
     # A bound on the norm is better scaled than a bound on the square.
     root = np.linalg.cholesky(covariance / (RISK * covariance.mean())).T
     limits = [cvxpy.sum(shares) == 1, cvxpy.norm(root @ shares) <= 1]
-    oracle = si.from_cvxpy(cvxpy.Problem(cvxpy.Minimize(0), limits), shares)
+    oracle = si.from_cvxpy(cvxpy.Problem(cvxpy.Minimize(0), limits), shares, solver="CLARABEL")
     return _task(oracle, features, returns, peer=peer, has_facets=False)
 
 
