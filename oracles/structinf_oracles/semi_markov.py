@@ -83,6 +83,10 @@ class SemiMarkov(SegmentationSums):
     O(T S + D S + S²). Other queries, such as k best structures and regularizers other than the negative entropy,
     build a graph with 2 T D S nodes, and raise UnsupportedError for more than 20,000,000 nodes.
 
+    With boundaries, a score of a step counts as −inf if it is below the best score of the step by more than
+    10⁸ (1 + c), where c is the largest absolute value among the best scores of each boundary, each duration and each
+    label before a transition. Masks such as the smallest float thus leave the other scores their digits.
+
     References
     ----------
     S. Sarawagi & W. W. Cohen, Semi-Markov conditional random fields for information extraction, NIPS 2004, §2.

@@ -11,6 +11,7 @@ import enumerators_subsets as plain
 import structinf as si
 from hypergraph_program_assertions import Program, every_query
 from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
+from structinf.parts import as_tuple
 from structinf.regularizers import SquaredL2
 from structinf_oracles.chain import Chain
 from structinf_oracles.common import segment_boundaries
@@ -342,6 +343,30 @@ def test_long_series_need_no_graph(monkeypatch):
     fixed = tuple(t.detach() for t in theta)
     log_probs = si.log_prob(fixed, samples, "semi_markov")
     assert si.entropy(fixed, "semi_markov").item() == pytest.approx(-log_probs.mean().item(), rel=0.1)
+
+
+@pytest.mark.parametrize("mask", [torch.finfo(torch.float64).min, torch.finfo(torch.float32).min, -1e12, -1e6])
+@pytest.mark.parametrize("transition", [False, True])
+def test_masks_leave_other_scores_their_digits(mask, transition):
+    theta = scores_with_boundaries(15, 6, 3, 2, transition)
+    is_masked = torch.rand(2, 15, 3, generator=torch.Generator().manual_seed(0)) < 0.3
+    is_masked[:, :, 0] &= ~is_masked.all(2)
+    masked, forbidden = ((theta[0].masked_fill(is_masked, number), *theta[1:]) for number in (mask, -INF))
+    oracle, v = SemiMarkov(), scores_with_boundaries(15, 6, 3, 2, transition, seed=1)
+    if transition:
+        masked[3][0, 0, 1] = mask
+        forbidden = (*forbidden[:3], forbidden[3].masked_fill(forbidden[3] == mask, -INF))
+    value, mean = oracle.log_partition_and_marginals(masked)
+    expected, expected_mean = oracle.log_partition_and_marginals(by_segments(forbidden))
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
+    steps = torch.stack([mean[0], SemiMarkov().marginals(forbidden)[0]])
+    torch.testing.assert_close(steps[0], steps[1], rtol=0, atol=1e-8)
+    segments = as_tuple(expected_mean)[0]
+    torch.testing.assert_close(mean[2], segments.sum(1), rtol=0, atol=1e-8)
+    products = oracle.covariance_product(masked, v), oracle.covariance_product(forbidden, v)
+    for found, other in zip(*products, strict=True):
+        torch.testing.assert_close(found, other, rtol=0, atol=1e-6)
+    assert torch.equal(oracle.argmax(masked)[0], oracle.argmax(forbidden)[0])
 
 
 def test_graphs_that_are_too_large():

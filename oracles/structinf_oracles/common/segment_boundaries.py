@@ -7,6 +7,8 @@ segment, ``durations`` the number of segments of d + 1 steps, and ``transition``
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,8 +19,21 @@ from structinf.dp import Hypergraph, HypergraphBuilder
 from structinf.errors import UnsupportedError
 from structinf.parts import Parts, as_tuple
 
-__all__ = ["build", "describe", "encode", "graph_size", "has_boundaries", "is_structure", "segments_of", "structures"]
+__all__ = [
+    "build",
+    "describe",
+    "encode",
+    "graph_size",
+    "has_boundaries",
+    "is_structure",
+    "segments_of",
+    "structures",
+    "without_masks",
+]
 
+
+_LEAST_MASK = 1e36
+"""A number of this size is a mask, such as the smallest float32, and no measure of other scores."""
 
 _MOST_NODES = 20_000_000
 """A graph of this many nodes takes about 6 GB to build."""
@@ -72,6 +87,26 @@ def build(graph: HypergraphBuilder) -> Hypergraph:
         graph.add(opened, done[:-1, None], part=boundaries[:, 0])
         graph.add(done[t + 1, None], closed[t, d], part=boundaries[t, 1])
     return graph.build(np.append(-1, done[1:]), prune=True)
+
+
+def without_masks(theta: Parts) -> Parts:
+    """Return θ with −inf in place of scores of steps that only masks such as the smallest float have.
+
+    Sums of segments are differences of cumulative sums, in which a mask would leave no digits of the other scores. A
+    score is a mask if it is below the best score of its step by more than 10⁸ (1 + c). c is the largest absolute value
+    among the best scores of each boundary, each duration and each label before a transition; a tensor with a mask of
+    this kind is left out. To cut the
+    step out of its segment costs about 20 c, so the share of structures with the score is below exp(−10⁷), unless
+    the scores forbid the cut.
+    """
+    steps, *others = as_tuple(theta)
+    largest = [torch.linalg.vector_norm(t.detach().amax(-1).flatten(1), math.inf, 1) for t in others]
+    scale = functools.reduce(torch.maximum, [t.masked_fill(t > _LEAST_MASK, 0.0) for t in largest]).view(-1, 1, 1)
+    # The bound may overflow to −inf, and then no score is a mask.
+    is_mask = steps < steps.amax(2, keepdim=True) - 1e8 * (1 + scale)
+    if is_mask.is_cpu and not bool(is_mask.any()):
+        return theta
+    return steps.masked_fill(is_mask, -torch.inf), *others
 
 
 def structures(tags: Tensor, starts: Tensor, like: Parts) -> Parts:

@@ -25,7 +25,7 @@ from structinf.regularizers import NEGENTROPY, Regularizer
 from structinf.shapes import Float, Int
 from structinf.validation import bound_lengths, check_count
 
-from .segment_boundaries import graph_size, has_boundaries, is_structure, structures
+from .segment_boundaries import graph_size, has_boundaries, is_structure, structures, without_masks
 
 __all__ = ["SegmentationSums"]
 
@@ -47,7 +47,7 @@ class SegmentationSums(HypergraphProgram):
         is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
         if is_recorded or not _has_kernels(theta, regularizer):
             return super().smoothed_value(theta, regularizer)
-        lengths = self._lengths(theta)
+        theta, lengths = without_masks(theta), self._lengths(theta)
         is_hard = regularizer.alpha == math.inf
         value = _walk(theta, lengths)[0] if is_hard else _kernels(theta).value(theta, lengths)
         self._check_feasible(value)
@@ -56,7 +56,7 @@ class SegmentationSums(HypergraphProgram):
     def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         if not _has_kernels(theta, regularizer):
             return super().smoothed_value_and_mean(theta, regularizer)
-        lengths = self._lengths(theta)
+        theta, lengths = without_masks(theta), self._lengths(theta)
         if regularizer.alpha == math.inf:
             value, best = _walk(theta, lengths)
             y = map_parts(lambda t: t[0], best)
@@ -75,6 +75,7 @@ class SegmentationSums(HypergraphProgram):
             return super().smoothed_hessian_product(theta, v, regularizer)
         if regularizer.alpha == math.inf:
             return map_parts(torch.zeros_like, self.argmax(theta))
+        theta = without_masks(theta)
         value, y = _kernels(theta).hessian_product(theta, self._lengths(theta), v)
         self._check_feasible(value)
         return y
@@ -87,7 +88,7 @@ class SegmentationSums(HypergraphProgram):
         check_count(n)
         if regularizer.alpha == math.inf:
             return map_parts(lambda y: y.expand(n, *y.shape).clone(), self.argmax(theta))
-        theta = divide_by_temperature(theta, regularizer.temperature)
+        theta = without_masks(divide_by_temperature(theta, regularizer.temperature))
         lengths = self._lengths(theta)
         shape = n, len(lengths), 2 * as_tuple(theta)[0].shape[1]
         device = "cpu" if generator is None else generator.device
