@@ -11,7 +11,7 @@ import torch
 
 from structinf_oracles.kernels.semi_markov import triton_dispatch
 
-SAMPLE = [("value_and_mean", torch.float32, 8, True), ("walk", torch.float32, 8, True)]
+SAMPLE = [("value_and_mean", torch.float32, 8, True)]
 ALL = itertools.product(
     ["value", "value_and_mean", "hessian_product", "walk", "sample"],
     [torch.float32, torch.float64],
