@@ -80,6 +80,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         Law: the hypergraph depends only on ``event_shape`` and on the options.
         """
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        _latest.pop(id(self), None)  # a class that is not frozen may change its options
+        super().__setattr__(name, value)
+
     # -- graph and form ----------------------------------------------------------------------
 
     def goal_index(self, graph: Hypergraph) -> Tensor | None:

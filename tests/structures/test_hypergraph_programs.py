@@ -241,6 +241,8 @@ def test_options_of_other_classes():
     assert oracle.hypergraph(theta) is graph  # although `kept` is there now, a list
     assert Plain((1, 2)).hypergraph(theta) is graph
     assert Plain((1, 3)).hypergraph(theta) is not graph
+    oracle.options = (1, 3)
+    assert oracle.hypergraph(theta) is Plain((1, 3)).hypergraph(theta)
     with pytest.raises(PluginError, match=r"Plain: options must be hashable, .*list.*; use tuples instead"):
         Plain([1]).hypergraph(theta)
     with pytest.raises(PluginError, match="build of Plain must return a Hypergraph, got str; return builder"):
