@@ -328,6 +328,26 @@ def labels(case: Case) -> None:
     fail("labels of 10000 were accepted")
 
 
+@add_check(ORACLE_CHECKS, families=("normal", "ties"))
+def membership(case: Case) -> None:
+    """The method contains accepts the structures and, if parts are 0 or 1, rejects midpoints between them."""
+    last: Parts | None = None
+    for y in structures_of(case):
+        y = map_parts(lambda t, like: t.to(like), y, case.theta)
+        found = case.oracle.contains(y)
+        if found is None:
+            raise NotApplicable("contains is undefined")
+        is_mask = isinstance(found, Tensor) and found.dtype == torch.bool and found.shape == (case.size,)
+        expect(is_mask, f"contains must return a bool tensor ({case.size},) or None, got {found!r}")
+        expect(bool(found.all()), "contains rejects a structure")
+        if last is not None and case.oracle.has_binary_parts(case.theta):
+            between = map_parts(lambda t, other: (t + other) / 2, y, last)
+            differs = torch.stack([(t % 1 != 0).flatten(1).any(1) for t in as_tuple(between)]).any(0)
+            accepted = case.oracle.contains(between)
+            expect(accepted is None or not bool((accepted & differs).any()), "contains accepts a part of 0.5")
+        last = y
+
+
 # ----------------------------------------------------------------------------- shared steps
 
 

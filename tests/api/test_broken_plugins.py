@@ -250,6 +250,12 @@ BROKEN: list[tuple[str, Any]] = [
     ("hamming_cost", variant(Explicit, hamming_cost=lambda self, y: y)),
     ("labels", variant(Walk, encode=_off_by_one)),
     ("labels", variant(Walk, decode=lambda self, y: Walk.decode(self, y).to(y[0]))),
+    ("membership", variant(Explicit, contains=lambda self, y: y.sum(1) == 1)),
+    (
+        "membership",
+        variant(Explicit, has_binary_parts=lambda self, theta: True, contains=lambda self, y: (y <= 1).all(1)),
+    ),
+    ("membership", variant(Explicit, contains=lambda self, y: (y <= 1).all())),
     ("no_nan", variant(Explicit, log_partition=_overflows)),
     ("log_partition", variant(Explicit, log_partition=_rounds)),
     ("marginals", variant(Explicit, marginals=Explicit.argmax)),
