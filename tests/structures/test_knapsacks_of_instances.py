@@ -208,6 +208,13 @@ def test_branch_and_bound_is_exact(m: int) -> None:
 
 
 @pytest.mark.usefixtures("few_states")
+def test_branch_and_bound_with_scores_of_very_different_sizes() -> None:
+    theta = torch.tensor([[-1e300, 1e-300, 2e-300]], dtype=torch.float64)
+    oracle = si.get_oracle("knapsack", weights=(1, 2, 2), capacity=3)
+    assert oracle.argmax(theta).tolist() == [[0, 0, 1]]
+
+
+@pytest.mark.usefixtures("few_states")
 def test_highs_solves_instances_of_a_long_search(monkeypatch: pytest.MonkeyPatch) -> None:
     g = torch.Generator().manual_seed(0)
     theta = torch.rand(4, 12, generator=g)

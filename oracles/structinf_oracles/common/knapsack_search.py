@@ -29,16 +29,17 @@ def best_subsets(
     theta : (B, d) float64 array
         The value of each item; −inf forbids an item.
     weights : (B, m, d) int64 array
-        The weights of the items, from 0 to 2^53.
+        The weights of the items, at least 0, with sums of at most 2^53.
     capacities : (B, m) int64 array
         The capacities, from 0 to 2^53.
     """
     from ..kernels.knapsack.branch_and_bound import best_subsets as search
 
     y, solved = np.zeros(theta.shape), np.zeros(len(theta), np.bool_)
-    # Powers of two change no order. Sums of scores near the largest number would overflow.
+    # Powers of two change no order. Sums of scores near the largest number would overflow. No subset needs an item of a
+    # negative score.
     exponent = np.frexp(theta.max(1, initial=0.0))[1]
-    scores = np.ldexp(theta, -exponent[:, None])
+    scores = np.ldexp(np.maximum(theta, 0.0), -exponent[:, None])
     tables = (np.ascontiguousarray(table, np.float64) for table in (weights, capacities))
     parallel_rows(search, len(theta), scores, *tables, _MOST_NODES, y, solved, work=_WORK * len(theta))
     return y, solved

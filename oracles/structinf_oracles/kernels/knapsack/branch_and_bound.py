@@ -152,8 +152,8 @@ def _search(p, w, c, items, bound, r, score, best, most_nodes):
 def best_subsets(start, stop, theta, weights, capacities, most_nodes, out, solved):
     """Write the best subsets to ``out`` (B, d), initially zero, and whether ``most_nodes`` were enough to ``solved``.
 
-    ``theta`` (B, d) float64 is at most 1. ``weights`` (B, m, d) and ``capacities`` (B, m) are integers of up to 2^53
-    in float64, so that their differences are exact.
+    ``theta`` (B, d) float64 is at most 1. ``weights`` (B, m, d), with sums of at most 2^53, and ``capacities`` (B, m),
+    of at most 2^53, are integers in float64, so that their sums and differences are exact.
     """
     d = theta.shape[1]
     every, r, size, best = np.zeros(d, np.int64), np.zeros(d), np.zeros(d), np.zeros(d, np.bool_)
