@@ -209,9 +209,10 @@ def test_branch_and_bound_is_exact(m: int) -> None:
 
 @pytest.mark.usefixtures("few_states")
 def test_branch_and_bound_with_scores_of_very_different_sizes() -> None:
-    theta = torch.tensor([[-1e300, 1e-300, 2e-300]], dtype=torch.float64)
-    oracle = si.get_oracle("knapsack", weights=(1, 2, 2), capacity=3)
-    assert oracle.argmax(theta).tolist() == [[0, 0, 1]]
+    theta = torch.tensor([[-1e300, 1e-300, 2e-300, 1e-300, 3e-300]], dtype=torch.float64)
+    oracle = si.get_oracle("knapsack", weights=(1, 2, 4, 8, 16), capacity=24)
+    assert oracle.unsupported
+    assert oracle.argmax(theta).tolist() == [[0, 1, 1, 0, 1]]
 
 
 @pytest.mark.usefixtures("few_states")
