@@ -81,7 +81,8 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _latest.pop(id(self), None)  # a class that is not frozen may change its options
+        if _latest:  # None at exit, when Python clears modules
+            _latest.pop(id(self), None)  # a class that is not frozen may change its options
         super().__setattr__(name, value)
 
     # -- graph and form ----------------------------------------------------------------------
