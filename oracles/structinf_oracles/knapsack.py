@@ -240,7 +240,7 @@ class Knapsack(HypergraphProgram):
         problems, (_, keys) = self._problems(), self._keyed_table()
         return torch.tensor([problems.index[key] for key in keys], dtype=torch.int64, device="cpu")
 
-    # -- integer programs ------------------------------------------------------------------------
+    # -- large instances -------------------------------------------------------------------------
 
     def _large(self) -> Bool[np.ndarray, " instances"]:
         """Return which instances have too many states for the dynamic program; one element without instance data."""
@@ -266,7 +266,7 @@ class Knapsack(HypergraphProgram):
         return MILP(weights, upper=capacity)
 
     def _answers(self, theta: Tensor, dim: int, method: str, *arguments: Any) -> tuple[Tensor, ...]:
-        """Return the result of the dynamic program or, for large instances, of the integer program.
+        """Return the result of the dynamic program or, for large instances, of the search or the integer program.
 
         Parameters
         ----------
