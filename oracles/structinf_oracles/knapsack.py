@@ -451,7 +451,9 @@ def _checked_row(weights: Any) -> tuple[int, ...]:
     for i, weight in enumerate(numbers):
         if isinstance(weight, bool) or not isinstance(weight, Integral) or int(weight) < 0:
             remedy = ""
-            if isinstance(weight, float):
+            if isinstance(weight, float) and weight.is_integer():
+                remedy = "; pass numbers of an integer type"
+            elif isinstance(weight, float):
                 remedy = "; scale and round fractional weights, and scale the capacity alike"
             raise InvalidInputError(f"weights must be integers of at least 0, got {weight!r} for item {i}{remedy}")
     total = sum(map(int, numbers))

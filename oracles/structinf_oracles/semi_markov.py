@@ -231,6 +231,11 @@ class SemiMarkov(SegmentationSums):
             raise InvalidInputError(
                 f"theta: semi_markov takes {_FORMS}; got a tuple of {len(theta)} tensors with pairwise={self.pairwise}"
             )
+        if theta[0].ndim == 2:
+            raise InvalidInputError(
+                f"theta: semi_markov takes {_FORMS}; got tensors of shapes {tuple(theta[0].shape)} and "
+                f"{tuple(theta[1].shape)}; for scores of steps and durations, pass zeros (T, 2, S) as boundaries"
+            )
         return 3, 2
 
     def validate(self, theta: Parts) -> None:
