@@ -165,7 +165,7 @@ EDGES = [(0, 1), (1, 2), (0, 2)]
         (
             "knapsack",
             {"weights": torch.ones(2, 3), "capacity": 1},
-            r"^weights must be integers of at least 0, got 1.0 for item 0; scale and round",
+            r"^weights must be integers of at least 0, got 1.0 for item 0; pass numbers of an integer type$",
         ),
         (
             "knapsack",
