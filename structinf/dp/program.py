@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import functools
 import math
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,11 +79,6 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         Law: the hypergraph depends only on ``event_shape`` and on the options.
         """
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if _latest:  # None at exit, when Python clears modules
-            _latest.pop(id(self), None)  # a class that is not frozen may change its options
-        super().__setattr__(name, value)
-
     # -- graph and form ----------------------------------------------------------------------
 
     def goal_index(self, graph: Hypergraph) -> Tensor | None:
@@ -122,15 +116,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
     def hypergraph(self, theta: Parts) -> Hypergraph:
         """Return the hypergraph for θ with one batch dimension; the oracle builds one hypergraph per event shape."""
         shape = tuple(theta.shape[1:]) if isinstance(theta, Tensor) else tuple([tuple(t.shape[1:]) for t in theta])
-        known = _latest.get(id(self))
-        if known is not None and known[0]() is self and known[1] == shape:
-            return known[2]
-        graph = self._hypergraph_of(shape)
-        _latest[id(self)] = weakref.ref(self, functools.partial(_forget, _latest, id(self))), shape, graph
-        return graph
+        return self._hypergraph_of(shape)
 
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
-        unbound = self._with_instance_data({})
+        unbound = self._with_instance_data({}) if self.bound else self
         # Skip values stored by cached properties, which are no options.
         options = tuple(
             (name, value)
@@ -489,16 +478,6 @@ def _edge_noise(graph: Hypergraph, scores: Tensor, generator: torch.Generator | 
     """Return Gumbel noise of each hyperedge for scores (B, P), and of none in the last column: (B, E + 1)."""
     shape = len(scores), graph.edges + 1
     return Gumbel().sample(shape, dtype=scores.dtype, device=scores.device, generator=generator)
-
-
-_latest: dict[int, tuple[weakref.ref[HypergraphProgram], Any, Hypergraph]] = {}
-"""The latest event shape and hypergraph of each living oracle by its id. The cache of hypergraphs compares all options,
-which takes 10 times as long."""
-
-
-def _forget(latest: dict[int, Any], key: int, _: Any) -> None:
-    """Forget the hypergraph of an oracle that has ended. ``latest`` is an argument: Python clears modules at exit."""
-    latest.pop(key, None)
 
 
 @dataclass(frozen=True)
