@@ -31,7 +31,7 @@ from .tolerances import (
     TEMPERATURE_RATIO,
 )
 
-__all__ = ["MAX_COLUMNS", "distance_below", "eliminated_entry", "inverse_of", "solve", "tangent"]
+__all__ = ["MAX_COLUMNS", "distance_below", "eliminate", "eliminated_entry", "inverse_of", "solve", "tangent"]
 
 MAX_COLUMNS = 64
 
@@ -133,6 +133,37 @@ def eliminated_entry(right, size, is_place, inverse, farthest):
 
 
 @triton.jit
+def eliminate(weights, shares, right, size, farthest, last, COLS: tl.constexpr):
+    """Return y with (diag(W 1) − W) y = ``right`` and y of place 0 equal to 0, for symmetric W.
+
+    Places are eliminated from the ``last`` one on, as in :func:`.laplacian.eliminate`.
+    """
+    j = tl.arange(0, COLS)
+    own = tl.zeros([COLS], tl.float64)
+    for back in range(last):
+        k = last - back
+        before = j < k
+        row = tl.where(before, tl.sum(tl.where((j == k)[:, None], weights, 0.0), 0), 0.0)
+        column = tl.where(before, tl.sum(tl.where((j == k)[None, :], weights, 0.0), 1), 0.0)
+        inverse = inverse_of(tl.sum(row, 0))
+        share = row * inverse
+        weights += column[:, None] * share[None, :]
+        tl.store(shares + k * COLS + j, share)
+        entry, entry_size, value = eliminated_entry(right, size, j == k, inverse, farthest)
+        own = tl.where(j == k, value, own)
+        right += entry * share
+        size += entry_size * share
+    tl.debug_barrier()
+    y = tl.zeros([COLS], tl.float64)
+    for k in range(1, last + 1):
+        share = tl.load(shares + k * COLS + j)
+        value = tl.sum(tl.where(j == k, own, 0.0), 0) + tl.sum(share * y, 0)
+        y = tl.where(j == k, value, y)
+    tl.debug_barrier()
+    return y
+
+
+@triton.jit
 def _laplacian_solution(plan, shares, right, size, farthest, n, m, COLS: tl.constexpr):
     """Return y with (diag(Pᵀ 1) − Pᵀ diag(P 1)⁻¹ P) y = ``right`` and y of column 0 equal to 0.
 
@@ -144,28 +175,7 @@ def _laplacian_solution(plan, shares, right, size, farthest, n, m, COLS: tl.cons
         p = tl.load(plan + i * m + j, mask=j < m, other=0.0)
         share = p * inverse_of(tl.sum(p, 0))
         weights += p[:, None] * share[None, :]
-    own = tl.zeros([COLS], tl.float64)
-    for back in range(m - 1):
-        k = m - 1 - back
-        before = j < k
-        row = tl.where(before, tl.sum(tl.where((j == k)[:, None], weights, 0.0), 0), 0.0)
-        column = tl.where(before, tl.sum(tl.where((j == k)[None, :], weights, 0.0), 1), 0.0)
-        inverse = inverse_of(tl.sum(row, 0))
-        share = row * inverse
-        weights += column[:, None] * share[None, :]
-        tl.store(shares + k * COLS + j, share)
-        last, last_size, value = eliminated_entry(right, size, j == k, inverse, farthest)
-        own = tl.where(j == k, value, own)
-        right += last * share
-        size += last_size * share
-    tl.debug_barrier()
-    y = tl.zeros([COLS], tl.float64)
-    for k in range(1, m):
-        share = tl.load(shares + k * COLS + j)
-        value = tl.sum(tl.where(j == k, own, 0.0), 0) + tl.sum(share * y, 0)
-        y = tl.where(j == k, value, y)
-    tl.debug_barrier()
-    return y
+    return eliminate(weights, shares, right, size, farthest, m - 1, COLS)
 
 
 @triton.jit

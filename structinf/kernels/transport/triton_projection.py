@@ -30,7 +30,7 @@ from .tolerances import (
     NEGLIGIBLE_CELL,
     ROUNDING,
 )
-from .triton_plans import eliminated_entry, inverse_of
+from .triton_plans import eliminate, inverse_of
 
 __all__ = ["MAX_COLUMNS", "project"]
 
@@ -150,33 +150,6 @@ def _weights(reduced, rows, per_row, band, slack_column, n, m, COLS: tl.constexp
 
 
 @triton.jit
-def _solution(weights, shares, right, size, farthest, m, COLS: tl.constexpr):
-    """Return y with (diag(W 1) − W) y = ``right`` and y of the ground equal to 0, as :func:`.laplacian.eliminate`."""
-    j = tl.arange(0, COLS)
-    own = tl.zeros([COLS], tl.float64)
-    for back in range(m + 1):
-        k = m + 1 - back
-        before = j < k
-        row = tl.where(before, tl.sum(tl.where((j == k)[:, None], weights, 0.0), 0), 0.0)
-        inverse = inverse_of(tl.sum(row, 0))
-        share = row * inverse
-        weights += row[:, None] * share[None, :]
-        tl.store(shares + k * COLS + j, share)
-        last, last_size, value = eliminated_entry(right, size, j == k, inverse, farthest)
-        own = tl.where(j == k, value, own)
-        right += last * share
-        size += last_size * share
-    tl.debug_barrier()
-    y = tl.zeros([COLS], tl.float64)
-    for k in range(1, m + 2):
-        share = tl.load(shares + k * COLS + j)
-        value = tl.sum(tl.where(j == k, own, 0.0), 0) + tl.sum(share * y, 0)
-        y = tl.where(j == k, value, y)
-    tl.debug_barrier()
-    return y
-
-
-@triton.jit
 def _bounded_step(weights, shares, off, size, g, band, bounded, farthest, rounds, m, COLS: tl.constexpr):
     """Return the Newton step with columns at their bounds fixed, in at most ``rounds`` solutions."""
     j = tl.arange(0, COLS)
@@ -188,7 +161,7 @@ def _bounded_step(weights, shares, off, size, g, band, bounded, farthest, rounds
         to_ground = tl.where(fixed, _INFINITE_WEIGHT, soft)
         right = off - tl.where(fixed, _INFINITE_WEIGHT * tl.where(fixed, g, 0.0), 0.0)
         tied = weights + tl.where((j == 0)[None, :], to_ground[:, None], 0.0)
-        step = _solution(tied, shares, right, size, farthest, m, COLS)
+        step = eliminate(tied, shares, right, size, farthest, m + 1, COLS)
         step = tl.where(fixed, -g, step)
         above = tl.where(bounded & (fixed == 0), g + step, float("-inf"))
         highest = tl.max(above, 0)
