@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from typing import Any, NamedTuple, cast
 
@@ -133,16 +134,14 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, *, on_infeasible: OnInfeasi
             problem.restore(valid, 1, WEIGHTS),
         )
 
-    try:
-        problem = prepare_oracle(theta, oracle, options, on_infeasible)
-    except InvalidInputError as error:
-        if isinstance(oracle, str) and "k" in ORACLES.options(oracle) and "needs k" in str(error):
+    if isinstance(oracle, str) and "k" in ORACLES.options(oracle):
+        default = inspect.signature(ORACLES.factory(oracle)).parameters["k"].default
+        if default in (None, inspect.Parameter.empty):
             raise InvalidInputError(
-                f"{error}; the k of topk is the number of structures, so pass an object: "
+                f"{oracle} needs its own k, but the k of topk is the number of structures; pass an object: "
                 f"topk(theta, get_oracle({oracle!r}, k=...), k)"
-            ) from None
-        raise
-    return problem.solve_feasible(compute)
+            )
+    return prepare_oracle(theta, oracle, options, on_infeasible).solve_feasible(compute)
 
 
 def sparsemax_over_topk(oracle: Oracle, theta: Parts, k: int, temperature: float = 1.0) -> tuple[Parts, Tensor]:
