@@ -58,9 +58,9 @@ class SemiMarkov(SegmentationSums):
     A transition of shape (S, S) or (1, S, S) is shared by the batch, as are durations of shape (D, S) or (1, D, S).
     With ``pairwise``, the first segment has no label before it and reads the entry ``from`` = 0, whatever its label.
 
-    In the last two forms, for long series, a segment has the sum of ``steps`` over its steps as its score, plus the
-    entries of ``boundaries`` for its first and its last step, and of ``durations``. Boundaries are necessary, since
-    labels of steps do not tell where a segment ends if the next one has the same label; their scores may be zeros.
+    The last two forms are for long series. The score of a segment is the sum of ``steps`` over the segment, plus
+    ``boundaries`` at the first and the last step, plus ``durations``. Boundaries are necessary, because labels of steps
+    do not separate neighbouring segments of equal labels. The scores of boundaries may be zeros.
 
     - Labels, shape (..., T, 3): the first step, the number of steps and the label of each segment, in order, padded
       with −1. The method :meth:`labels_of_steps` returns the label of each step.

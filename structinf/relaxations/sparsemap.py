@@ -46,7 +46,7 @@ class SparseMAP(WeightedMeanRelaxation):
     solves all other problems, and finds the support and the weights for ``infer``.
 
     The gradient of the mean is the generalised Jacobian of the projection. Direct solvers give it up to rounding, or to
-    about 1e-4 for recursions. The active-set method gives the Jacobian on its support, which is exact where the support
+    about 1e-9 for recursions. The active-set method gives the Jacobian on its support, which is exact where the support
     spans the face of the mean. After an early stop at the default tolerance, the support often does not.
 
     Parameters

@@ -15,6 +15,9 @@ The start sends flow through all nodes. Its potentials are the values of the bes
 of the objective, plus a constant at each node. Hyperedges outside all derivations of finite score get f = 0, and no
 pass changes them.
 
+The last point decides which flows are 0, and block pivoting corrects this choice until the flow on the other hyperedges
+is optimal (`.newton_steps.end_on_face`). If it does not end, the last point itself is the result.
+
 At the end, f is divided by the flow into each node and sent down from the goal again. The result satisfies A f = b
 to rounding, and is a mean over derivations. Its gap is computed from the best derivation for the gradient.
 """

@@ -1,9 +1,9 @@
 """Borůvka's algorithm in torch operations, for long lists of edges on a GPU; ties as in :func:`.argmax.boruvka`.
 
 The number of rounds depends on the number of nodes alone, so that nothing waits for the device. In a round, each tree
-takes its best outgoing edge, by its unique rank, and the trees that these edges join become one tree. Two trees that
-take the same edge point to each other; the lower one becomes the root. All others reach their root by ⌈log₂ n⌉
-doublings of their path.
+takes its best outgoing edge; ranks of edges are unique. Trees joined by chosen edges become one tree. Two trees may
+choose the same edge and point to each other: the lower one becomes the root. Path doubling finds the root of all other
+trees in ⌈log₂ n⌉ steps.
 """
 
 from __future__ import annotations
