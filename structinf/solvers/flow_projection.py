@@ -32,12 +32,13 @@ __all__ = ["project_flow"]
 # Largest number of entries of the matrix of one instance. Sixteen instances of this size take 256 MB.
 _MAX_ENTRIES = 2_000_000
 
-# Largest numbers of multiplications of a factorisation: in all, for each part, and regardless of the number of parts.
-# Measured on chains, grids, trees and segmentations with scores of scale 0.03 to 3: the active-set method is faster
-# where the graph has many nodes for its parts.
+# Largest numbers of multiplications of a factorisation: in all; in all and for each part of graphs of middle size; for
+# each part; and regardless of the number of parts. Measured on chains, grids, alignments, trees, knapsacks and
+# segmentations with scores of scale 0.03 to 3: above these numbers, the active-set method is faster on average.
 _MAX_MULTIPLICATIONS = 1_600_000
+_MIDDLE, _MAX_MULTIPLICATIONS_PER_PART_OF_MIDDLE = 310_000, 3_200
 _MAX_MULTIPLICATIONS_PER_PART = 500
-_SMALL = 30_000
+_SMALL = 75_000
 
 # The same for each part, if the mean must be exact: the active-set method then needs more rounds.
 _MAX_MULTIPLICATIONS_PER_PART_OF_EXACT_MEAN = 5_000
@@ -100,11 +101,9 @@ def project_flow(
         # The system would have the size of all components; and parts with weights need a weighted penalty.
         if oracle.varies_between_instances or graph.begin is not None or graph.parts != len(flattening):
             return None
-        per_part = _MAX_MULTIPLICATIONS_PER_PART_OF_EXACT_MEAN if exact else _MAX_MULTIPLICATIONS_PER_PART
-        limit = min(_MAX_MULTIPLICATIONS, max(_SMALL, per_part * len(flattening)))
         # The same solver for all goals, so that an instance has the same result alone and in every batch.
         whole = _plan(graph, _penalised_ranges(problem), None)
-        if whole.system.entries > _MAX_ENTRIES or whole.multiplications > limit:
+        if whole.system.entries > _MAX_ENTRIES or whole.multiplications > _limit(len(flattening), exact):
             return None
         plan = _plan_of(oracle, graph, problem)
         graph, flat, goal = oracle._graph_parts_goals(flattening.as_parts(problem.theta))
@@ -123,6 +122,13 @@ def project_flow(
         converged=solution.exact if exact else solution.gap <= solution.target,
         vjp=vjp,
     )
+
+
+def _limit(parts: int, exact: bool) -> int:
+    """Return the largest number of multiplications of a factorisation for a graph with ``parts`` parts."""
+    per_part = _MAX_MULTIPLICATIONS_PER_PART_OF_EXACT_MEAN if exact else _MAX_MULTIPLICATIONS_PER_PART
+    of_middle_size = min(_MIDDLE, _MAX_MULTIPLICATIONS_PER_PART_OF_MIDDLE * parts)
+    return min(_MAX_MULTIPLICATIONS, max(_SMALL, of_middle_size, per_part * parts))
 
 
 def _without_useless_parts(oracle: HypergraphProgram, problem: MeanProblem, flat: Tensor, size: int) -> Tensor:
