@@ -110,7 +110,10 @@ if TYPE_CHECKING:
         TransportPolytope,
     )
     from .parts import Parts
-    from .queries import Support, TopK, count, entropy, enumerate_support, log_partition, log_prob, sample, topk
+    from .queries.k_best import TopK, topk
+    from .queries.samples import sample
+    from .queries.sums import count, entropy, log_partition, log_prob
+    from .queries.supports import Support, enumerate_support
     from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
     from .relaxation import RegularizedRelaxation, Relaxation
     from .restriction import Restrictable
@@ -317,7 +320,10 @@ _NAMES_BY_MODULE = {
     ".oracle": "EntropyProjectable Enumerable Factorized GibbsOracle KBest Oracle Projectable Samplable "
     "TransportPolytope",
     ".parts": "Parts",
-    ".queries": "Support TopK count entropy enumerate_support log_partition log_prob sample topk",
+    ".queries.k_best": "TopK topk",
+    ".queries.samples": "sample",
+    ".queries.sums": "count entropy log_partition log_prob",
+    ".queries.supports": "Support enumerate_support",
     ".regularizers": "Negentropy Regularizer SquaredL2 Tsallis Unregularized",
     ".relaxation": "RegularizedRelaxation Relaxation",
     ".restriction": "Restrictable",

@@ -23,7 +23,9 @@ from ..calls import resolution
 from ..errors import InvalidInputError, StructinfError, UnknownNameError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
-from ..queries import log_partition, sample, topk
+from ..queries.k_best import topk
+from ..queries.samples import sample
+from ..queries.sums import log_partition
 from ..registry import did_you_mean, signature_options
 from ..relaxation import RELAXATIONS
 

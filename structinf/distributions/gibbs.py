@@ -23,7 +23,8 @@ from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
 from ..parts import Parts, as_tuple, divide_by_temperature, inner_product, list_to_tuple, map_parts, pack_like
-from ..queries import distinct_samples, gibbs_entropy
+from ..queries.samples import distinct_samples
+from ..queries.sums import gibbs_entropy
 from ..regularizers import Negentropy, check_temperature
 from ..relaxation import Relaxation, missing_ability_reason, resolve_relaxation
 from ..relaxations.marginals import Marginals

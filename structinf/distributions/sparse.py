@@ -18,7 +18,7 @@ from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple, map_parts
-from ..queries import sparsemax_over_topk
+from ..queries.k_best import sparsemax_over_topk
 from ..relaxation import Relaxation
 from ..solution import RANKED_STRUCTURES, WEIGHTS, Solution
 from ..validation import check_flag, check_generator, check_size

@@ -12,7 +12,7 @@ from ..calls.resolution import check_supported, prepare_oracle
 from ..errors import ConvergenceError, InvalidInputError
 from ..oracle import KBest, Oracle
 from ..parts import Parts
-from ..queries import sparsemax_over_topk
+from ..queries.k_best import sparsemax_over_topk
 from ..regularizers import check_temperature
 from ..solution import CONVERGED
 from ..validation import check_flag, check_k, check_natural, list_instances

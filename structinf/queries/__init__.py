@@ -1,0 +1,1 @@
+"""Queries over all structures of an oracle: k best, samples, counts, entropies, log-probabilities and supports."""
