@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..errors import UnsupportedError
-from .torch_private import functorch_is_active, is_functorch_wrapped_tensor, pytree
+from .torch_private import functorch_is_active, is_functorch_wrapped_tensor, pytree, requires_grad_in_transform
 
 __all__ = ["NO_FORWARD_MODE", "check_not_captured", "functorch_compatible", "refuse_function"]
 
@@ -49,6 +49,8 @@ def functorch_compatible(function: Callable[P, T], check: Callable[..., None] | 
             check(*args, **kwargs)
         leaves, structure = pytree.tree_flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        # Options that refuse a gradient take tensors without one.
+        constant = [not requires_grad_in_transform(leaves[i]) for i in places]
 
         def of_tensors(*tensors: Tensor) -> tuple[list[Tensor], Any]:
             filled = dict(enumerate(leaves)) | dict(zip(places, tensors, strict=True))
@@ -57,7 +59,8 @@ def functorch_compatible(function: Callable[P, T], check: Callable[..., None] | 
             result_leaves, result_structure = pytree.tree_flatten(result)
             return [t for t in result_leaves if isinstance(t, Tensor)], (result_leaves, result_structure)
 
-        record = _Record(of_tensors, generators=[leaf for leaf in leaves if isinstance(leaf, torch.Generator)])
+        generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
+        record = _Record(of_tensors, constant=constant, generators=generators)
         outputs = iter(_RecordedCall.apply(record, *(leaves[i] for i in places)))
         result_leaves, result_structure = record.result
         with_outputs = [next(outputs) if isinstance(t, Tensor) else t for t in result_leaves]
@@ -89,7 +92,8 @@ class _Record:
     """A call on plain tensors, with the autograd graph from ``leaves`` to ``outputs``, and the whole ``result``.
 
     Under vmap, ``slices`` holds one record for each slice instead. ``source`` is the differentiated record, if the
-    record is a backward pass. The first ``source_inputs`` tensors are then the inputs of the source.
+    record is a backward pass. The first ``source_inputs`` tensors are then the inputs of the source. ``constant`` says
+    which leaves get no gradient; later leaves get one.
     """
 
     function: Callable[..., tuple[list[Tensor], Any]]
@@ -99,15 +103,21 @@ class _Record:
     slices: list[_Record] = field(default_factory=list)
     source: _Record | None = None
     source_inputs: int = 0
+    constant: Sequence[bool] = ()
     generators: list[torch.Generator] = field(default_factory=list)
 
     def run(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the outputs of the function. The first ``tensors`` of a backward pass are existing leaves."""
         with torch.enable_grad():
-            new = tensors[len(self.leaves) :]
-            self.leaves = [*self.leaves, *(t.detach().requires_grad_(t.is_floating_point()) for t in new)]
+            old = len(self.leaves)
+            new = [t.detach().requires_grad_(self.differentiates(i, t)) for i, t in enumerate(tensors[old:], old)]
+            self.leaves = [*self.leaves, *new]
             self.outputs, self.result = self.function(*self.leaves)
         return tuple(t.detach() for t in self.outputs)
+
+    def differentiates(self, index: int, t: Tensor) -> bool:
+        """Return whether the tensor ``t`` with this ``index`` gets a gradient."""
+        return t.is_floating_point() and not (index < len(self.constant) and self.constant[index])
 
     @property
     def differentiable(self) -> list[int]:
@@ -119,7 +129,7 @@ class _Record:
     def for_slice(self, k: int, dims: Sequence[int | None]) -> _Record:
         """Return a new record of the same call for slice k of tensors with the vmap dimensions ``dims``."""
         if self.source is None:
-            return _Record(self.function, generators=self.generators)
+            return _Record(self.function, constant=self.constant, generators=self.generators)
         # Either the source has slices, or only the cotangents of one call have slices.
         is_split = any(dim is not None for dim in dims[: self.source_inputs])
         return _backward_record(self.source.slices[k] if is_split else self.source, self.source_inputs)
@@ -136,7 +146,7 @@ def _backward_record(record: _Record, inputs: int) -> _Record:
         gradients = torch.autograd.grad(outputs, sources, cotangents, create_graph=True, materialize_grads=True)
         return list(gradients), None
 
-    return _Record(vjp, leaves, source=record, source_inputs=inputs)
+    return _Record(vjp, leaves, source=record, source_inputs=inputs, constant=record.constant)
 
 
 class _RecordedCall(Function):
@@ -156,7 +166,7 @@ class _RecordedCall(Function):
             return None, *[None] * len(tensors)
         backward = _backward_record(ctx.record, len(tensors))
         gradients = iter(_RecordedCall.apply(backward, *tensors, *cotangents))
-        return None, *(next(gradients) if t.is_floating_point() else None for t in tensors)
+        return None, *(next(gradients) if ctx.record.differentiates(i, t) else None for i, t in enumerate(tensors))
 
     @staticmethod
     def vmap(info: Any, dims: Any, record: _Record, *tensors: Tensor) -> Any:

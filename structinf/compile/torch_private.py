@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.utils import _pytree as pytree
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "is_jit_tracing",
     "mark_constant",
     "pytree",
+    "requires_grad_in_transform",
     "set_grad_enabled",
     "standard_gamma",
     "value_of_scalar",
@@ -71,6 +72,13 @@ def value_of_scalar(value: float) -> float:
 def functorch_is_active() -> bool:
     """Return whether the call is inside a transform of torch.func (grad, vmap, vjp, jvp, ...)."""
     return torch._C._are_functorch_transforms_active()
+
+
+def requires_grad_in_transform(t: Tensor) -> bool:
+    """Return whether autograd or a transform of torch.func, at any level, differentiates with respect to ``t``."""
+    while not t.requires_grad and is_functorch_wrapped_tensor(t):
+        t = get_unwrapped(t)
+    return t.requires_grad
 
 
 def has_forward_derivative(t: Tensor) -> bool:

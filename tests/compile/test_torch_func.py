@@ -292,6 +292,20 @@ def test_a_tensor_that_a_transform_follows_must_be_an_argument():
         grad(with_cost)(torch.randn(4))
 
 
+@pytest.mark.parametrize(
+    ("relaxation", "option"), [("blackbox", "lambda_"), ("spigot", "step_size"), ("straight_through", "temperature")]
+)
+def test_tensors_without_a_gradient_stay_constants(relaxation, option):
+    theta, weight = torch.randn(3, 5), torch.randn(5)
+    more = {"backward": "marginals"} if relaxation == "straight_through" else {}
+
+    def value(scores, step):
+        return si.relax(scores, "subset", relaxation, k=2, **{option: step}, **more) @ weight
+
+    found = vmap(grad(lambda scores: value(scores, torch.tensor(2.0))))(theta)
+    torch.testing.assert_close(found, vmap(grad(lambda scores: value(scores, 2.0)))(theta))
+
+
 def test_gradients_in_instance_data_that_is_an_argument_alone():
     scores, supply = torch.randn(1, 2, 2, dtype=torch.float64), torch.tensor([[0.4, 0.6]], dtype=torch.float64)
 
