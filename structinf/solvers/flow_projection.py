@@ -32,15 +32,16 @@ __all__ = ["project_flow"]
 # Largest number of entries of the matrix of one instance. Sixteen instances of this size take 256 MB.
 _MAX_ENTRIES = 2_000_000
 
-# Largest numbers of multiplications of a factorisation: in all; in all and for each part of graphs of middle size; for
-# each part; and regardless of the number of parts. Measured on chains, grids, alignments, trees, knapsacks and
-# segmentations with scores of scale 0.03 to 3: above these numbers, the active-set method is faster on average.
+# Largest numbers of multiplications of a factorisation: in all; in all and for each penalised part of graphs of middle
+# size; for each penalised part; and regardless of the number of parts. Measured on chains, grids, alignments, trees,
+# knapsacks and segmentations with scores of scale 0.03 to 3: above these numbers, the active-set method is faster on
+# average.
 _MAX_MULTIPLICATIONS = 1_600_000
 _MIDDLE, _MAX_MULTIPLICATIONS_PER_PART_OF_MIDDLE = 310_000, 3_200
 _MAX_MULTIPLICATIONS_PER_PART = 500
 _SMALL = 75_000
 
-# The same for each part, if the mean must be exact: the active-set method then needs more rounds.
+# The same for each penalised part, if the mean must be exact: the active-set method then needs more rounds.
 _MAX_MULTIPLICATIONS_PER_PART_OF_EXACT_MEAN = 5_000
 
 # Scores below this number may be masks.
@@ -103,7 +104,7 @@ def project_flow(
             return None
         # The same solver for all goals, so that an instance has the same result alone and in every batch.
         whole = _plan(graph, _penalised_ranges(problem), None)
-        if whole.system.entries > _MAX_ENTRIES or whole.multiplications > _limit(len(flattening), exact):
+        if whole.system.entries > _MAX_ENTRIES or whole.multiplications > _limit(int(problem.penalised.sum()), exact):
             return None
         plan = _plan_of(oracle, graph, problem)
         graph, flat, goal = oracle._graph_parts_goals(flattening.as_parts(problem.theta))
@@ -125,7 +126,7 @@ def project_flow(
 
 
 def _limit(parts: int, exact: bool) -> int:
-    """Return the largest number of multiplications of a factorisation for a graph with ``parts`` parts."""
+    """Return the largest number of multiplications of a factorisation for a graph with ``parts`` penalised parts."""
     per_part = _MAX_MULTIPLICATIONS_PER_PART_OF_EXACT_MEAN if exact else _MAX_MULTIPLICATIONS_PER_PART
     of_middle_size = min(_MIDDLE, _MAX_MULTIPLICATIONS_PER_PART_OF_MIDDLE * parts)
     return min(_MAX_MULTIPLICATIONS, max(_SMALL, of_middle_size, per_part * parts))
