@@ -229,7 +229,7 @@ class FactorGraph(RankedFactorGraph):
         number = len(self._factors)
         name = f"factor {number}, {label} of variables {summarize_variables(index, self.shape)},"
         first = 1 + sum(len(f.additional) for f in self._factors)
-        new = Factor(oracle, index, flips, shapes, first, name, data)
+        new = Factor(oracle, index, flips, shapes, first, label, name, data)
         self._check_oracle(new, f"variables of factor {number}")
         self._factors.append(new)
 

@@ -8,7 +8,7 @@ show.
 ``alignment``        dtw, grid_path, monotonic_alignment, needleman_wunsch
 ``assignment``       assignment, transportation, constraint_model (of a matrix of variables)
 ``constituents``     binary_tree
-``factor_graph``     markov_field
+``factor_graph``     markov_field, FactorGraph
 ``lattice``          chain
 ``network``          spanning_tree, matching, path, flow, tour
 ``ranking``          ranking

@@ -13,8 +13,10 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..factor_graphs import FactorGraph
 from .mixture import PlotInput, read_solution
 from .networks import place_nodes
+from .oracle_graphs import draw_oracle_graph
 from .style import (
     GREY,
     INK,
@@ -38,7 +40,7 @@ LINE, ENTRY = 0.24, 0.13
 
 def factor_graph(
     solution: PlotInput,
-    factors: Sequence[Sequence[int]],
+    factors: Sequence[Sequence[int]] | FactorGraph,
     *,
     variables: Sequence[str] | None = None,
     values: Sequence[str] | Sequence[Sequence[str]] | None = None,
@@ -47,14 +49,15 @@ def factor_graph(
 ) -> Figure:
     """Draw the variables of a graphical model with the probabilities of their values, and the tables of its factors.
 
-    Supported structures: ``markov_field``, for a model of up to about 20 variables.
+    Supported structures: ``markov_field``, for a model of up to about 20 variables, and :class:`FactorGraph`, for a
+    graph of up to about 30 variables.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
         The solution of one instance. The mean has a table for each factor.
-    factors : sequence of sequences of int
-        The variables of each factor, as in the oracle.
+    factors : FactorGraph, or sequence of sequences of int
+        The graph; or the variables of each factor, as in the options of ``markov_field``.
     variables : sequence of str, optional
         Names of the n variables. By default, numbers from 1.
     values : sequence of str, or sequence of them for each variable, optional
@@ -72,11 +75,14 @@ def factor_graph(
         first variable down and of its second variable across; a larger table has all other variables across. If the
         relaxation keeps a support, the values of the heaviest structure have an orange frame.
 
+        A :class:`FactorGraph` has its variables in a row, with their means. The factors stand above and below, each
+        with the sum of its variables. A dashed line is a negated variable: the factor sees 1 − x.
+
     Raises
     ------
     InvalidInputError
         If ``solution`` holds a batch, or its tables do not belong to ``factors``, or if the number of names or
-        positions does not match the model.
+        positions does not match the model. A :class:`FactorGraph` takes no ``values`` and no ``positions``.
 
     Examples
     --------
@@ -92,6 +98,10 @@ def factor_graph(
     ... )
     >>> figure = factor_graph(solution, factors, values=["no", "yes"])
     """
+    if isinstance(factors, FactorGraph):
+        if values is not None or positions is not None:
+            raise InvalidInputError("values and positions belong to pictures of a markov_field, not of a FactorGraph")
+        return draw_oracle_graph(solution, factors, variables, title)
     data = read_solution(solution, ", ".join(" ".join(map(_letters, factor)) for factor in factors), max_structures=1)
     count = 1 + max(v for factor in factors for v in factor)
     marginals = [_marginal(data.mean, factors, v) for v in range(count)]

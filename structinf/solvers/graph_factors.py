@@ -32,6 +32,8 @@ class Factor:
         The shapes of the oracle's other tensors.
     first : int
         The position of the factor's first additional tensor in the scores of the graph.
+    label : str
+        The name of the oracle or of the logic factor.
     name : str
         The name in messages.
     data : mapping of str to str
@@ -43,6 +45,7 @@ class Factor:
     negated: Tensor
     additional: tuple[torch.Size, ...]
     first: int
+    label: str
     name: str
     data: Mapping[str, str]
 

@@ -74,3 +74,32 @@ def test_tables_of_other_factors() -> None:
     single = si.infer((torch.zeros(2),), "markov_field", "marginals", cardinalities=(2,), factors=[(0,)])
     with pytest.raises(InvalidInputError, match=r"variable 0 belongs to no factor; give it a factor \(0,\)"):
         plot.factor_graph(single, [(1,)])
+
+
+def test_a_graph_of_oracles_shows_means_and_sums() -> None:
+    graph = si.FactorGraph((2, 2))
+    graph.add("assignment", graph.variables)
+    graph.add("at_most_one", [0, 3], negated=torch.tensor([True, False]))
+    graph.add("pair", [0, 1])
+    theta = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.zeros(2, 2)
+    figure = plot.factor_graph(si.infer(theta, graph, "sparsemap"), graph, title="Two pairs")
+    found = words(figure)
+    assert {"1,1", "1,2", "2,1", "2,2", "assignment", "at_most_one", "pair", "sum 2", "sum 1"} <= set(found)
+    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert (len(figure.axes[0].lines), len(dashed)) == (4 + 2 + 2, 1)
+    assert "a" in words(plot.factor_graph(si.infer(theta, graph, "lp_sparsemap"), graph, variables=list("abcd")))
+    for options, message in (
+        ({"variables": ["a"]}, "variables must have 4 entries"),
+        ({"values": ["no", "yes"]}, "values and positions belong to pictures of a markov_field"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            plot.factor_graph(si.infer(theta, graph, "sparsemap"), graph, **options)
+    other = si.FactorGraph((3, 2))
+    with pytest.raises(InvalidInputError, match=r"mean of shape \(3, 2\), but the graph has variables of shape"):
+        plot.factor_graph(si.infer((torch.zeros(3, 2)), other, "map"), single_tensor_graph())
+
+
+def single_tensor_graph() -> si.FactorGraph:
+    graph = si.FactorGraph((2, 2))
+    graph.add("xor", [0, 1])
+    return graph
