@@ -65,16 +65,18 @@ class BeliefPropagation(VariationalRelaxation):
         model with factors of one and two variables.
     schedule : "parallel" or "residual"
         "parallel" computes all messages from the last ones. "residual" computes one message after the other, the one
-        that changes most first. It converges more often, and runs on the CPU only.
+        that changes most first; in a ``FactorGraph``, all messages of one factor. It often converges where parallel
+        messages oscillate. Models of tables need the CPU. A graph of K factors makes about K updates of one factor for
+        each parallel iteration.
     damping : float, optional
-        The share of the old message in a new one, at least 0 and below 1, of the parallel schedule. By default 0,
-        and larger for instances that do not converge.
+        The share of the old message in a new one, at least 0 and below 1. By default 0, and larger for instances that
+        do not converge, except for the residual schedule of models of tables.
     tolerance : float
         The solver stops once no logarithm of a message changes by more than ``tolerance``, or the rounding error of
         the scores. In a ``FactorGraph``, it stops once the probabilities of each variable in its factors differ by no
         more from its belief.
     max_iter : int
-        Maximal number of computations of each message.
+        Maximal number of computations of each message, on average in the residual schedule.
     on_failure : "warn", "raise" or "ignore"
         The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing. If
         max-product leads to no structure of finite score, "warn" and "raise" raise SolverLimitError.
@@ -133,8 +135,6 @@ class BeliefPropagation(VariationalRelaxation):
         check_choice("schedule", self.schedule, get_args(Schedule))
         if self.damping is not None:
             check_fraction("damping", self.damping)
-            if self.schedule == "residual" and self.damping:
-                raise InvalidInputError('damping belongs to schedule="parallel"; leave it out')
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
         if isinstance(self.weights, str):
             check_choice("weights", self.weights, ("spanning_tree",), "a weight for each factor")
@@ -152,8 +152,6 @@ class BeliefPropagation(VariationalRelaxation):
     def unsupported_reason(self, oracle: Oracle) -> str | None:
         if not isinstance(oracle, FactorGraph):
             return super().unsupported_reason(oracle)
-        if self.schedule != "parallel":
-            return f'schedule="{self.schedule}" takes a markov_field; a factor graph takes "parallel" and damping'
         if self.kind == "max_product":
             return None
         factors = oracle.grouped_factors
@@ -185,7 +183,6 @@ class BeliefPropagation(VariationalRelaxation):
         return MessagePassing(
             layout,
             kind=self.kind,
-            schedule=self.schedule,
             report_failed=lambda failed: self._report_failed(label, failed, 'kind="sum_product"'),
             **self._options(oracle, weights, len(layout.factors), 'weights="spanning_tree"'),
         )
@@ -208,6 +205,7 @@ class BeliefPropagation(VariationalRelaxation):
             "tolerance": self.tolerance,
             "max_iter": self.max_iter,
             "damping": self.damping,
+            "schedule": self.schedule,
             "report": lambda status: self.report(oracle, status, remedy),
         }
 

@@ -181,7 +181,9 @@ class BeliefPropagation(StationaryValue):
         if self.schedule == "residual" and start and model.size:
             from .residual_schedule import residual_messages
 
-            status = residual_messages(model, self._rhos(model.device), maximise, limit, self.max_iter)
+            status = residual_messages(
+                model, self._rhos(model.device), maximise, limit, self.max_iter, self.damping or 0.0
+            )
         elif is_compiled(model) and start and model.size:
             from .parallel_schedule import parallel_messages
 

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from ..parts import Parts, map_parts
+from .belief_propagation import Schedule
 from .factor_projections import GroupScores
 from .fixed_point import FixedPoint, find_fixed_point, rounding_limit
 from .graph_factors import GraphFactors
 from .local_polytope_scores import LocalPolytope
+from .oracle_residual_schedule import residual_messages
 from .stationary_value import StationaryValue
 
 __all__ = ["FactorMessages", "deciding_score", "flat", "largest", "variable_parts"]
@@ -46,6 +48,8 @@ class FactorMessages(StationaryValue):
         The number of computations of all messages.
     damping : float or None
         As in :func:`structinf.solvers.fixed_point.find_fixed_point`.
+    schedule : "parallel" or "residual"
+        Whether all factors send messages at once, or the factor whose messages change most comes first.
     report : callable
         Receives the status of the solution once.
     """
@@ -53,6 +57,7 @@ class FactorMessages(StationaryValue):
     factors: GraphFactors
     label: str
     weights: Sequence[float] | None
+    schedule: Schedule
     tolerance: float
     max_iter: int
     damping: float | None
@@ -62,7 +67,7 @@ class FactorMessages(StationaryValue):
         self,
         problem: LocalPolytope,
         odds: Callable[[GroupScores, Tensor], Tensor],
-        measure: Callable[[Tensor, list[Tensor], list[Tensor]], Tensor],
+        measure: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> tuple[list[Tensor], Tensor, list[Tensor], FixedPoint]:
         """Pass messages until they agree.
 
@@ -75,7 +80,8 @@ class FactorMessages(StationaryValue):
         odds : callable
             Returns o_k (B, F, m) for a group of factors and the messages n_k (B, F, m) to them.
         measure : callable
-            Returns the change, (B,), for scores (B, n) and the last and the new messages (B, F, m) of all groups.
+            Returns the change (B, F, m) of each message of a group, for the messages to its factors, and the last and
+            the new messages from them.
 
         Returns
         -------
@@ -97,35 +103,68 @@ class FactorMessages(StationaryValue):
         start = [torch.zeros(size, *g.index.shape, dtype=torch.float64, device=device) for g in problem.groups]
         theta = torch.where(problem.forbidden, -bound[:, None], problem.theta)
 
+        def answer(g: GroupScores, n: Tensor, rows: Tensor) -> Tensor:
+            """Return the messages (R, F, m) of the factors of the instances ``rows`` for the messages ``n`` to them."""
+            limit = bound[rows, None, None]
+            return (odds(g, n) - n).clamp(-limit, limit).masked_fill(g.forbidden, 0)
+
         def step(messages: list[Tensor]) -> list[Tensor]:
             _, received = self.receive(problem, theta, self.shaped(problem, messages))
-            limit = bound[:, None, None]
-            return flat(
-                [
-                    (odds(g, n) - n).clamp(-limit, limit).masked_fill(problem.forbidden[:, g.index], 0)
-                    for g, n in zip(problem.groups, received, strict=True)
-                ]
-            )
+            everything = torch.arange(size, device=device)
+            return flat([answer(g, n, everything) for g, n in zip(problem.groups, received, strict=True)])
 
-        status = find_fixed_point(
-            step,
-            flat(start),
-            size,
-            device,
-            lambda _: rounding_limit(self.tolerance, scale),
-            self.max_iter,
-            self.damping,
-            len(self.factors.names),
-            lambda last, new: measure(theta, self.shaped(problem, last), self.shaped(problem, new)),
-        )
+        def change(last: list[Tensor], new: list[Tensor]) -> Tensor:
+            before, after = self.shaped(problem, last), self.shaped(problem, new)
+            _, received = self.receive(problem, theta, before)
+            return largest([measure(*m) for m in zip(received, before, after, strict=True)], size, device)
+
+        limit = rounding_limit(self.tolerance, scale)
+        if self.schedule == "residual" and size and start:
+            status = residual_messages(
+                problem.groups,
+                self._neighbours(problem),
+                lambda messages: self.receive(problem, theta, messages)[1],
+                answer,
+                measure,
+                start,
+                limit,
+                self.max_iter,
+                self.damping,
+            )
+        else:
+            status = find_fixed_point(
+                step,
+                flat(start),
+                size,
+                device,
+                lambda _: limit,
+                self.max_iter,
+                self.damping,
+                len(self.factors.names),
+                change,
+            )
         messages = self.shaped(problem, status.x)
         return messages, *self.receive(problem, theta, messages), status
 
+    def _neighbours(self, problem: LocalPolytope) -> Tensor:
+        """Return which factors' messages depend on the messages of each factor, (K, K) bool, in the order of groups.
+
+        With a weight other than 1, the messages of a factor depend on its own last messages.
+        """
+        weights = torch.cat([self.rho(g) for g in problem.groups])
+        uses = weights.new_zeros(len(weights), problem.theta.shape[1])
+        factor = torch.arange(len(weights), device=uses.device).split([len(g) for g in problem.groups])
+        for numbers, g in zip(factor, problem.groups, strict=True):
+            uses.index_put_((numbers[:, None].expand_as(g.index), g.index), torch.ones_like(g.sign), accumulate=True)
+        depends = (uses @ uses.T > 0).fill_diagonal_(False)
+        return depends | (((weights != 1) | (uses > 1).any(1)).diag())
+
     def rho(self, scores: GroupScores) -> Tensor:
-        """Return the weights of a group, (F,)."""
+        """Return the weights of a group, (F,), or of the factors that were selected, (R, 1)."""
         numbers = scores.group.numbers
         weights = [1.0] * len(numbers) if self.weights is None else [self.weights[k] for k in numbers]
-        return torch.tensor(weights, dtype=torch.float64, device=scores.index.device)
+        found = torch.tensor(weights, dtype=torch.float64, device=scores.index.device)
+        return found if scores.origin is None else found[scores.origin % len(numbers), None]
 
     def shaped(self, problem: LocalPolytope, messages: list[Tensor]) -> list[Tensor]:
         """Return the messages (1, B, F · m) of all groups as (B, F, m)."""
@@ -155,7 +194,7 @@ def variable_parts(scores: GroupScores, theta: Parts) -> Tensor:
 
     Other variables have the score −inf in ``theta``, or are padding.
     """
-    m = scores.index.shape[1]
+    m = scores.index.shape[-1]
     is_part = scores.group.as_vectors(theta)[:, :m].isfinite()
     valid = scores.oracle.valid_parts(theta) if scores.oracle.bound else None
     if valid is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from typing import cast
 
@@ -87,8 +88,10 @@ class GroupScores:
     ----------
     sign, offset : (F, m) Tensor
         The coordinate is sign · part + offset.
-    blocked : (B, F, m) bool Tensor
-        The parts of score −inf.
+    forbidden : (B, F, m) bool Tensor
+        The parts whose coordinate has the score −inf.
+    origin : (B,) int64 Tensor, or None
+        For scores of :meth:`select`, the place of each factor among all factors of the batch.
     """
 
     def __init__(
@@ -99,11 +102,24 @@ class GroupScores:
         negated[:, : group.negated.shape[1]] = group.negated.to(index.device)
         self.offset = negated.to(additional.dtype)
         self.sign = 1 - 2 * self.offset
-        self.blocked = forbidden[:, index] & ~negated
+        self.forbidden = forbidden[:, index]
         self.oracle = group.bind(factors.data)
+        self.origin: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.group)
+        return self.index.shape[-2]
+
+    def select(self, rows: Tensor, factor: Tensor) -> GroupScores:
+        """Return R instances of one factor: in ``rows`` (R,), the factor at the place ``factor`` (R,) in the group.
+
+        The index, the sign and the offset then have the shape (R, 1, m).
+        """
+        new = copy.copy(self)
+        new.index, new.sign, new.offset = (t[factor][:, None] for t in (self.index, self.sign, self.offset))
+        new.additional, new.forbidden = (t[rows, factor][:, None] for t in (self.additional, self.forbidden))
+        new.origin = rows * len(self) + factor
+        new.oracle = self.oracle[new.origin] if self.oracle.bound else self.oracle
+        return new
 
     def to_coordinates(self, parts: Tensor) -> Tensor:
         """Return the coordinates (..., F, m) of the factors' parts, or the reverse."""
@@ -117,7 +133,8 @@ class GroupScores:
 
     def as_scores(self, rows: Tensor, parts: Tensor, factor: Tensor | float = 1.0) -> Parts:
         """Return scores of the oracle for ``rows``: scores of parts (R, F, m), and ``factor`` · additional."""
-        parts, additional = parts.masked_fill(self.blocked[rows], -torch.inf), self.additional[rows]
+        blocked, additional = self.forbidden[rows] & (self.offset == 0), self.additional[rows]
+        parts = parts.masked_fill(blocked, -torch.inf)
         forbidden = additional.isneginf()
         scaled = (factor * additional.masked_fill(forbidden, 0)).masked_fill(forbidden, -torch.inf)
         theta = self.group.as_parts(torch.cat([parts, scaled], 2).flatten(0, 1))
@@ -146,15 +163,19 @@ class GroupScores:
     @contextlib.contextmanager
     def named(self, rows: Tensor) -> Iterator[None]:
         """Return a context whose errors name the instance of the graph, and the factor."""
-        count, infeasible = len(self), None
-        with renumber_instances(rows.repeat_interleave(count)):
+        count, infeasible = len(self.group), None
+        if self.origin is None:
+            origin = (rows[:, None] * count + torch.arange(count, device=rows.device)).flatten()
+        else:
+            origin = self.origin[rows]
+        with renumber_instances(origin // count):
             try:
                 yield
             except InfeasibleError as error:
                 infeasible = error
         if infeasible is not None:
-            name = self.names[self.group.numbers[infeasible.batch_index % count]]
-            instances = sorted({int(rows[i // count]) for i in infeasible.batch_indices})
+            name = self.names[self.group.numbers[int(origin[infeasible.batch_index]) % count]]
+            instances = sorted({int(origin[i]) // count for i in infeasible.batch_indices})
             raise InfeasibleError(f"{name} has no structure of finite score", instances[0], instances) from None
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["MOST_DAMPING", "ROUNDING", "WINDOW", "FixedPoint", "find_fixed_point", "rounding_limit"]
+__all__ = ["MOST_DAMPING", "ROUNDING", "WINDOW", "FixedPoint", "find_fixed_point", "raise_damping", "rounding_limit"]
 
 WINDOW = 32
 MOST_DAMPING = 0.95
@@ -36,6 +36,15 @@ class FixedPoint(NamedTuple):
 def rounding_limit(tolerance: float, scale: Tensor) -> Tensor:
     """Return ``tolerance``, or the rounding error of numbers of size ``scale`` (B,) if it is larger."""
     return (ROUNDING * (1 + scale)).clamp(min=tolerance)
+
+
+def raise_damping(damping: Tensor, residual: Tensor, last: Tensor, done: Tensor) -> Tensor:
+    """Return the damping (B,), moved half of the way to 1 for instances whose residual is above half of the ``last``.
+
+    Instances that are ``done``, (B,) bool, keep their damping.
+    """
+    stalled = ~done & ~(residual <= last / 2)
+    return torch.where(stalled, ((1 + damping) / 2).clamp(max=MOST_DAMPING), damping)
 
 
 def find_fixed_point(
@@ -100,8 +109,7 @@ def find_fixed_point(
             break
         if damping is None and iteration >= next_look:
             next_look += WINDOW
-            stalled = ~done & ~(residual <= last / 2)
-            kept = torch.where(stalled, ((1 + kept) / 2).clamp(max=MOST_DAMPING), kept)
+            kept = raise_damping(kept, residual, last, done)
             last = residual
-            plain = plain and not bool(stalled.any())
+            plain = plain and not bool(kept.any())
     return FixedPoint(x, residual, done)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..parts import Parts, inner_product, map_parts
 from .argmax import checked_argmax
-from .factor_messages import FactorMessages, deciding_score, largest, variable_parts
+from .factor_messages import FactorMessages, deciding_score, variable_parts
 from .factor_projections import GroupScores
 from .fixed_point import FixedPoint
 from .graph_factors import GraphFactors, check_values
@@ -80,18 +80,13 @@ class OracleMaxProduct(FactorMessages):
         return self._found
 
     def _run(self, problem: LocalPolytope) -> _Found:
-        size, device = len(problem.theta), problem.theta.device
-
-        def measure(theta: Tensor, messages: list[Tensor], new: list[Tensor]) -> Tensor:
-            return largest([b - a for a, b in zip(messages, new, strict=True)], size, device)
-
-        _, sums, received, status = self.iterate(problem, self._differences, measure)
+        _, sums, received, status = self.iterate(problem, self._differences, lambda _, last, new: new - last)
         return _Found(*self._decode(problem, sums, received), status)
 
     def _scores(self, scores: GroupScores, received: Tensor) -> Parts:
         """Return the scores of the group's oracle for the messages (B, F, m) to the factors."""
         rows = torch.arange(len(received), device=received.device)
-        return scores.as_scores(rows, scores.sign * received, 1 / self.rho(scores)[:, None])
+        return scores.as_scores(rows, scores.sign * received, 1 / self.rho(scores)[..., None])
 
     def _differences(self, scores: GroupScores, received: Tensor) -> Tensor:
         """Return the best score with value 1 minus the best score with value 0 of each variable, (B, F, m)."""

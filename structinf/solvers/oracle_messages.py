@@ -186,12 +186,9 @@ class OracleMessages(FactorMessages):
 
     def _run(self, theta: Parts) -> _Found:
         problem = LocalPolytope(self.factors, map_parts(Tensor.detach, theta), False)
-        size, device = len(problem.theta), problem.theta.device
 
-        def measure(theta: Tensor, messages: list[Tensor], new: list[Tensor]) -> Tensor:
-            sums, received = self.receive(problem, theta, messages)
-            changed = zip(problem.groups, received, new, strict=True)
-            return largest([(n + m).sigmoid() - sums.sigmoid()[:, g.index] for g, n, m in changed], size, device)
+        def measure(received: Tensor, last: Tensor, new: Tensor) -> Tensor:
+            return (received + new).sigmoid() - (received + last).sigmoid()
 
         messages, sums, received, status = self.iterate(
             problem, lambda g, n: self._odds(g, self._believe(g, n), n), measure
@@ -202,7 +199,7 @@ class OracleMessages(FactorMessages):
     def _believe(self, scores: GroupScores, received: Tensor) -> _Beliefs:
         """Return the beliefs of factors for the messages (B, F, m) to them."""
         rows, shape = torch.arange(len(received), device=received.device), received.shape[:2]
-        theta = scores.as_scores(rows, scores.sign * received, 1 / self.rho(scores)[:, None])
+        theta = scores.as_scores(rows, scores.sign * received, 1 / self.rho(scores)[..., None])
         function = self.log_partition_function(scores.oracle)
         with scores.named(rows):
             value, mean = function.value_and_gradient(theta)

@@ -18,7 +18,7 @@ __all__ = ["residual_messages"]
 
 
 def residual_messages(
-    model: FactorTables, rhos: Sequence[Tensor], maximise: bool, limit: Tensor, max_iter: int
+    model: FactorTables, rhos: Sequence[Tensor], maximise: bool, limit: Tensor, max_iter: int, damping: float
 ) -> FixedPoint:
     """Return the messages (c, B, F) of factors of several variables, computed one after the other.
 
@@ -34,6 +34,8 @@ def residual_messages(
         The accepted change of a message.
     max_iter : int
         The number of updates for each message, on average.
+    damping : float
+        The share of the old message in a new one.
     """
     if model.device.type != "cpu":
         raise UnsupportedError(
@@ -48,9 +50,9 @@ def residual_messages(
     residual = zeros(model.size, dtype=torch.float64)
     work = 20 * max_iter * tables.shape[1] * model.size
     updates = max_iter * len(graph.cardinality)
-    arrays = to_numpy(tables, base)
+    arrays, results = to_numpy(tables, base), to_numpy(message, residual)
     parallel_rows(
-        run, model.size, *arrays, graph, maximise, *to_numpy(limit), updates, *to_numpy(message, residual), work=work
+        run, model.size, *arrays, graph, maximise, *to_numpy(limit), updates, float(damping), *results, work=work
     )
     found, at = [], 0
     for group in layout.groups[layout.first_joint :]:

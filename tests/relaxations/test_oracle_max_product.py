@@ -40,12 +40,13 @@ def structures() -> tuple[si.FactorGraph, Parts]:
     return graph, (draw(1, 4, 18), draw(2, 1, 2, 2), draw(3, 4, 2, 2))
 
 
+@pytest.mark.parametrize("schedule", ["parallel", "residual"])
 @pytest.mark.parametrize("scale", [0, 1, 1000])
 @pytest.mark.parametrize("make", [constraints, structures])
-def test_best_structures_without_cycles(make, scale):
+def test_best_structures_without_cycles(make, scale, schedule):
     graph, theta = make()
     theta = map_parts(lambda t: t * scale, theta)
-    found = si.infer(theta, graph, MAX)
+    found = si.infer(theta, graph, dataclasses.replace(MAX, schedule=schedule))
     best = si.infer(theta, graph, "map")
     torch.testing.assert_close(found.value, best.value, atol=1e-9, rtol=1e-12)
     torch.testing.assert_close(graph.score(theta, found.mean), found.value)

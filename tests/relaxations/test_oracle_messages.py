@@ -8,6 +8,7 @@ from torch import Tensor
 
 import structinf as si
 from structinf.parts import Parts, as_tuple, map_parts
+from structinf.solvers.local_polytope_scores import LocalPolytope
 
 DOUBLE = torch.float64
 
@@ -46,16 +47,17 @@ def assert_parts_close(a: Parts, b: Parts, atol: float = 1e-10) -> None:
         torch.testing.assert_close(x, y, atol=atol, rtol=0)
 
 
+@pytest.mark.parametrize("schedule", ["parallel", "residual"])
 @pytest.mark.parametrize("scale", [1, 30, 1000])
 @pytest.mark.parametrize("make", [constraints, chain_and_tables])
-def test_exact_without_cycles(make, scale):
+def test_exact_without_cycles(make, scale, schedule):
     graph, theta = make()
     theta = map_parts(lambda t: t * scale, theta)
-    found = si.infer(theta, graph, "belief_propagation", on_failure="raise")
+    found = si.infer(theta, graph, "belief_propagation", on_failure="raise", schedule=schedule)
     assert_parts_close(found.mean, si.relax(theta, graph, "marginals"))
     torch.testing.assert_close(found.value, si.log_partition(theta, graph), rtol=1e-12, atol=1e-10)
     for b in range(3):
-        alone = si.relax(map_parts(lambda t, b=b: t[b % len(t)], theta), graph, "belief_propagation")
+        alone = si.relax(map_parts(lambda t, b=b: t[b % len(t)], theta), graph, "belief_propagation", schedule=schedule)
         assert_parts_close(map_parts(lambda t, b=b: t[b], found.mean), alone, 1e-12)
 
 
@@ -73,8 +75,58 @@ def test_forbidden_and_forced_variables():
     assert si.relax(draw(7, 3), forced, "belief_propagation").tolist() == pytest.approx([1, 0, 1], abs=1e-15)
 
 
+def rows_and_columns() -> si.FactorGraph:
+    graph = si.FactorGraph((5, 5))
+    for i in range(5):
+        graph.add("xor", graph.variables[i])
+        graph.add("xor", graph.variables[:, i])
+    graph.add("budget", graph.variables.diagonal(), k=1)
+    return graph
+
+
+def test_residual_schedule_converges_where_parallel_messages_oscillate():
+    graph, theta = rows_and_columns(), draw(60, 3, 5, 5) / 2
+    options = {"on_failure": "ignore", "max_iter": 300}
+    bare = si.infer(theta, graph, "belief_propagation", damping=0.0, **options)
+    damped = si.infer(theta, graph, "belief_propagation", damping=0.5, **options)
+    assert not bare.converged.any()
+    assert damped.converged.all()
+    for damping in (None, 0.3):
+        found = si.infer(theta, graph, "belief_propagation", schedule="residual", damping=damping, **options)
+        assert found.converged.all()
+        assert found.residual.max() <= 1e-10
+        assert_parts_close(found.mean, damped.mean, 1e-8)
+        torch.testing.assert_close(found.value, damped.value)
+    # Without a rise of the damping, the messages of one of these trees form a cycle.
+    wide = si.FactorGraph((6, 6))
+    wide.add("arborescence", wide.variables)
+    for w in range(1, 6):
+        wide.add("budget", wide.variables[w, 1:], k=1)
+    sharp = 1000 * draw(61, 8, 6, 6)[4:7]
+    assert si.infer(sharp, wide, "belief_propagation", schedule="residual", **options).converged.all()
+
+
+def test_residual_schedule_reports_what_is_left():
+    graph, theta = rows_and_columns(), draw(60, 2, 5, 5).requires_grad_()
+    with pytest.warns(si.ConvergenceWarning, match="2 of 2 instances missed the tolerance 1e-10 within 1 iterations"):
+        found = si.infer(theta, graph, "belief_propagation", schedule="residual", max_iter=1)
+    assert not found.converged.any()
+    assert (found.residual > 1e-10).all()
+    with pytest.raises(si.ConvergenceError, match="no gradient of the mean at batch index 0"):
+        found.mean.sum().backward()
+
+
+def test_a_selected_factor_has_its_name_in_errors():
+    problem = LocalPolytope(rows_and_columns().grouped_factors, draw(62, 3, 5, 5), False)
+    one = problem.groups[0].select(torch.tensor([2, 1]), torch.tensor([3, 0]))
+    reason = r"factor 3, .*no structure of finite score \(batch index 2\)$"
+    with pytest.raises(si.InfeasibleError, match=reason), one.named(torch.arange(2)):
+        raise si.InfeasibleError("nothing fits", 0)
+
+
+@pytest.mark.parametrize("schedule", ["parallel", "residual"])
 @pytest.mark.parametrize("weights", [None, [0.5, 0.7, 1.0]])
-def test_equals_messages_between_tables(weights):
+def test_equals_messages_between_tables(weights, schedule):
     graph = si.FactorGraph(3)
     edges = [(0, 1), (1, 2), (2, 0)]
     for edge in edges:
@@ -84,7 +136,7 @@ def test_equals_messages_between_tables(weights):
     unary = [torch.stack([torch.zeros(3, dtype=DOUBLE), x], 1) for x in bits.unbind(1)]
     options = {} if weights is None else {"weights": [1, 1, 1, *weights]}
     other = si.infer((*unary, *tables), field, "belief_propagation", **options)
-    own = si.infer((bits, *tables), graph, "belief_propagation", weights=weights)
+    own = si.infer((bits, *tables), graph, "belief_propagation", weights=weights, schedule=schedule)
     assert_parts_close(own.mean[1:], other.mean[3:], 1e-8)
     assert_parts_close(own.mean[0], torch.stack([m[:, 1] for m in other.mean[:3]], 1), 1e-8)
     torch.testing.assert_close(own.value, other.value)
@@ -160,7 +212,8 @@ def _shorter() -> si.FactorGraph:
 def test_inputs():
     graph, theta = constraints()
     empty = theta[:0].clone().requires_grad_()
-    si.relax(empty, graph, "belief_propagation").sum().backward()
+    for schedule in ("parallel", "residual"):
+        si.relax(empty, graph, "belief_propagation", schedule=schedule).sum().backward()
     assert empty.grad.shape == (0, 8)
     single = si.relax(theta.float(), graph, "belief_propagation")
     assert single.dtype == torch.float32
@@ -174,7 +227,6 @@ def test_inputs():
     matching = si.FactorGraph((2, 2))
     matching.add("assignment", matching.variables)
     for options, message in (
-        ({"schedule": "residual"}, "takes a markov_field"),
         ({"weights": [1.0]}, "each of the 4 factors"),
         ({"weights": "spanning_tree"}, "pass a weight per factor"),
     ):

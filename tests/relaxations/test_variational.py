@@ -369,7 +369,10 @@ def test_damping_rises_for_instances_that_oscillate() -> None:
     assert bare.converged is not None
     assert not bare.converged
     assert si.infer(strong, field, BP).converged
-    assert si.infer(strong, field, "belief_propagation", damping=0.5).converged
+    damped = si.infer(strong, field, "belief_propagation", damping=0.5)
+    assert damped.converged
+    other = si.infer(strong, field, "belief_propagation", damping=0.5, schedule="residual", on_failure="raise")
+    torch.testing.assert_close(other.value, damped.value)
 
 
 # ----------------------------------------------------------------------------- unusual inputs
@@ -441,7 +444,6 @@ def test_infeasible_instances_are_named(relaxation: si.Relaxation) -> None:
         ("belief_propagation", {"kind": "sum"}, "kind must be"),
         ("belief_propagation", {"schedule": "random"}, "schedule must be"),
         ("belief_propagation", {"damping": 1.0}, "damping must be a number of at least 0 and below 1"),
-        ("belief_propagation", {"damping": 0.5, "schedule": "residual"}, "damping belongs to"),
         ("belief_propagation", {"weights": [1.0, 0.0]}, r"weights\[1\] must be a finite number above 0"),
         ("belief_propagation", {"weights": 2.0}, "weights must be a weight for each factor"),
         ("belief_propagation", {"weights": "uniform"}, "weights must be"),

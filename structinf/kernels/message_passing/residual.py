@@ -98,7 +98,7 @@ def _add_up(v, graph, message, base, total):
 
 
 @jit
-def residual_messages(start, stop, tables, base, graph, maximise, limit, max_updates, message, residual):
+def residual_messages(start, stop, tables, base, graph, maximise, limit, max_updates, damping, message, residual):
     """Write the messages of the instances ``start:stop``, from messages of 0 on, and the largest change left."""
     edges = len(graph.cardinality)
     leaves = 1
@@ -122,8 +122,8 @@ def residual_messages(start, stop, tables, base, graph, maximise, limit, max_upd
             e = _largest(tree, leaves)
             k, v = graph.edge_factor[e], graph.edge_variable[e]
             for x in range(graph.edge_message[e], graph.edge_message[e] + graph.cardinality[e]):
-                m[x] = pending[x]
-            _set(tree, leaves, e, 0.0)
+                m[x] = pending[x] + damping * (m[x] - pending[x])
+            _set(tree, leaves, e, damping * tree[leaves + e])
             _add_up(v, graph, m, own, total)
             for i in range(graph.first_use[v], graph.first_use[v + 1]):
                 other = graph.edge_factor[graph.uses[i]]
