@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,10 +71,10 @@ class FactorGraph(RankedFactorGraph):
     Notes
     -----
     The relaxations ``lp_map`` and ``lp_sparsemap`` need only the argmax of each factor, and ``belief_propagation`` the
-    log-partition function of each factor. All other relaxations need ``argmax`` of the graph, or sums over its
-    structures. Both are exact. A connected component with a single factor takes one call of the factor's oracle. A
-    component of several factors uses ``solver`` for the argmax and the k best structures, and lists its joint
-    structures for sums and samples.
+    log-partition function of each factor. So does ``mean_field``, for factors that share no variable, and tables that
+    join them. All other relaxations need ``argmax`` of the graph, or sums over its structures. Both are exact. A
+    connected component with a single factor takes one call of the factor's oracle. A component of several factors uses
+    ``solver`` for the argmax and the k best structures, and lists its joint structures for sums and samples.
 
     With "branch_and_bound", another structure may score higher by at most 1e-9 of the largest size of a score, with
     "milp" by 1e-13. These oracles have linear constraints: the factors by name, ``subset``, ``assignment`` (except with
@@ -106,12 +105,6 @@ class FactorGraph(RankedFactorGraph):
     """
 
     name: ClassVar[str] = "factor_graph"
-    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "Factorized": "factors forbid combinations of values, and independent variables would give weight to them; "
-            "use belief_propagation, or markov_field for tables of scores alone"
-        }
-    )
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError, SolverLimitError
 from ..factor_graphs import FactorGraph
-from ..oracle import GibbsOracle, Oracle
+from ..oracle import Oracle
 from ..regularizers import check_temperature
 from ..smoothing import log_partition_function
 from ..solvers.belief_propagation import BeliefPropagation as MessagePassing
@@ -154,12 +154,7 @@ class BeliefPropagation(VariationalRelaxation):
             return super().unsupported_reason(oracle)
         if self.kind == "max_product":
             return None
-        factors = oracle.grouped_factors
-        for group in factors.groups:
-            if not isinstance(group.oracle, GibbsOracle):
-                name = factors.names[group.numbers[0]].rstrip(",")
-                return f"{name} has no log_partition; lp_map and lp_sparsemap need only its argmax"
-        return None
+        return self.missing_sums(oracle.grouped_factors)
 
     def _solver(self, oracle: Oracle) -> StationaryValue:
         if not isinstance(oracle, FactorGraph):

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..oracle import Factorized, Oracle
+from ..oracle import Factorized, GibbsOracle, Oracle
 from ..parts import Parts, as_tuple
 from ..relaxation import GradientRelaxation
 from ..solution import Solution
 from ..solvers.convergence import OnFailure, report_nonconvergence
 from ..solvers.factor_groups import Layout, find_layout
 from ..solvers.fixed_point import FixedPoint
+from ..solvers.graph_factors import GraphFactors
 from ..solvers.stationary_value import StationaryValue
 
 __all__ = ["VariationalRelaxation"]
@@ -30,6 +31,14 @@ class VariationalRelaxation(GradientRelaxation):
     tolerance: Any
     max_iter: Any
     on_failure: Any
+
+    def missing_sums(self, factors: GraphFactors) -> str | None:
+        """Return the reason why a factor of a graph has no sums over its structures, as a clause; None if all have."""
+        for group in factors.groups:
+            if not isinstance(group.oracle, GibbsOracle):
+                name = factors.names[group.numbers[0]].rstrip(",")
+                return f"{name} has no log_partition; lp_map and lp_sparsemap need only its argmax"
+        return None
 
     @abc.abstractmethod
     def solver(self, oracle: Oracle, layout: Layout) -> StationaryValue:

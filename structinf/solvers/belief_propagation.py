@@ -94,9 +94,6 @@ class BeliefPropagation(StationaryValue):
 
     # -- the function and its derivatives ----------------------------------------------------
 
-    def status(self, theta: Parts) -> FixedPoint:
-        return self._solve(theta).status
-
     def value(self, theta: Parts) -> Tensor:
         """Return the value, (B,): of the beliefs, or for max-product the score of the structure."""
         if self.kind == "max_product":

@@ -32,6 +32,14 @@ class FixedPoint(NamedTuple):
     residual: Tensor
     converged: Tensor
 
+    def replace(self, mask: Tensor, other: FixedPoint) -> FixedPoint:
+        """Return the status without x, that of ``other`` for the instances of the ``mask``, (B,) bool."""
+        return FixedPoint(
+            [],
+            torch.where(mask, other.residual, self.residual),
+            torch.where(mask, other.converged, self.converged),
+        )
+
 
 def rounding_limit(tolerance: float, scale: Tensor) -> Tensor:
     """Return ``tolerance``, or the rounding error of numbers of size ``scale`` (B,) if it is larger."""

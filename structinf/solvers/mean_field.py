@@ -21,10 +21,9 @@ from torch import Tensor
 
 from ..errors import SolverLimitError
 from ..parts import Parts, as_tuple
-from .convergence import check_differentiable
+from .coordinate_ascent import CoordinateAscent
 from .factor_groups import FactorTables, Layout, along, is_compiled, reduce_to
 from .fixed_point import FixedPoint, rounding_limit
-from .stationary_value import StationaryValue
 
 __all__ = ["MeanField"]
 
@@ -57,38 +56,20 @@ class _Found(NamedTuple):
     status: FixedPoint
 
 
-@dataclass
-class MeanField(StationaryValue):
+@dataclass(kw_only=True)
+class MeanField(CoordinateAscent):
     """The bound of mean field as a function of θ / temperature, solved once for one θ.
 
     Attributes
     ----------
     layout : Layout
         The groups of the model's factors.
-    label : str
-        The name of the relaxation and the model in messages.
-    tolerance : float
-        The largest change of a probability in a sweep.
-    max_iter : int
-        The number of sweeps.
-    starts : int
-        The number of starts, of which the highest bound counts.
-    report : callable
-        Receives the status of the solution once.
     """
 
     layout: Layout
-    label: str
-    tolerance: float
-    max_iter: int
-    starts: int
-    report: Callable[[FixedPoint], None]
     _found: _Found | None = field(default=None, repr=False)
 
     # -- the function and its derivatives ----------------------------------------------------
-
-    def status(self, theta: Parts) -> FixedPoint:
-        return self._solve(theta).status
 
     def value(self, theta: Parts) -> Tensor:
         """Return the bound, (B,)."""
@@ -109,7 +90,7 @@ class MeanField(StationaryValue):
         model, q = found.model, found.q
         direction = [t.double() for t in model.group(as_tuple(v))]
         size = torch.stack([t.abs().amax((*range(t.ndim - 2), -1)).expand(model.size) for t in direction]).amax(0)
-        self._refuse(~found.status.converged & (size != 0), "the distributions have not converged")
+        self.refuse(~found.status.converged & (size != 0), "the distributions have not converged")
         length = torch.where((size > 0) & size.isfinite(), size, 1.0)
         direction = [t / length[:, None] for t in direction]
         steps = self._steps(model)
@@ -117,7 +98,7 @@ class MeanField(StationaryValue):
         base = model.add_up({}, range(first), [[t] for t in direction[:first]])
         given = self._expected(model, steps, direction, q, base)
         tangent, status = self._tangents(found, steps, given)
-        self._refuse(~status.converged & (size != 0), "the iteration for the gradient has not converged")
+        self.refuse(~status.converged & (size != 0), "the iteration for the gradient has not converged")
         products = []
         for group, index in zip(self.layout.groups, model.index, strict=True):
             arity = len(group.shape)
@@ -158,11 +139,6 @@ class MeanField(StationaryValue):
 
         return self._repeat(model, sweep, model.zeros(), None)
 
-    def _refuse(self, failed: Tensor, reason: str) -> None:
-        check_differentiable(
-            failed, self.label, reason, f"max_iter (now {self.max_iter}), starts (now {self.starts}) or the temperature"
-        )
-
     # -- coordinate ascent -------------------------------------------------------------------
 
     def _solve(self, theta: Parts) -> _Found:
@@ -189,11 +165,7 @@ class MeanField(StationaryValue):
                 model,
                 {c: torch.where(rows, t, found.q[c]) for c, t in q.items()},
                 torch.where(better, bound, found.bound),
-                FixedPoint(
-                    [],
-                    torch.where(better, status.residual, found.status.residual),
-                    torch.where(better, status.converged, found.status.converged),
-                ),
+                found.status.replace(better, status),
             )
         assert found is not None
         return found

@@ -53,9 +53,6 @@ class OracleMaxProduct(FactorMessages):
     report_failed: Callable[[Tensor], None]
     _found: _Found | None = field(default=None, repr=False)
 
-    def status(self, theta: Parts) -> FixedPoint:
-        return self._solve(theta).status
-
     def value(self, theta: Parts) -> Tensor:
         """Return the score of the structure, (B,); −inf if the messages lead to none."""
         found = self._solve(theta)

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from ..oracle import GibbsOracle
-from ..parts import Parts, as_tuple, map_parts, scale_per_instance
+from ..parts import Parts, map_parts, scale_per_instance
 from .convergence import check_differentiable
+from .factor_beliefs import Beliefs, believe, covariances, unit_direction
 from .factor_messages import FactorMessages, deciding_score, flat, largest, variable_parts
 from .factor_projections import GroupScores
 from .fixed_point import FixedPoint, find_fixed_point, rounding_limit
@@ -46,32 +47,11 @@ _DECIDED = 1e-13
 """The derivative of a message is taken as 0 where the variance p (1 − p) is below this number."""
 
 
-class _Beliefs(NamedTuple):
-    """The beliefs of the factors of a group, for given messages to them.
-
-    Attributes
-    ----------
-    theta : Parts
-        The scores of the oracle, R · F instances.
-    value : (R, F) Tensor
-        log Z of the values of the variables, with the additional scores.
-    mean : (R, F, m) Tensor
-        The probability of each variable.
-    additional : (R, F, a) Tensor
-        The means of the additional parts.
-    """
-
-    theta: Parts
-    value: Tensor
-    mean: Tensor
-    additional: Tensor
-
-
 class _Found(NamedTuple):
     problem: LocalPolytope
     messages: list[Tensor]
     sums: Tensor
-    beliefs: list[_Beliefs]
+    beliefs: list[Beliefs]
     status: FixedPoint
 
 
@@ -94,9 +74,6 @@ class OracleMessages(FactorMessages):
 
     log_partition_function: Callable[[Any], Any]
     _found: _Found | None = field(default=None, repr=False)
-
-    def status(self, theta: Parts) -> FixedPoint:
-        return self._solve(theta).status
 
     def value(self, theta: Parts) -> Tensor:
         """Return the value, (B,)."""
@@ -122,31 +99,27 @@ class OracleMessages(FactorMessages):
         """
         found = self._solve(theta)
         problem, size = found.problem, len(found.sums)
-        v = map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), v)
         if not size:
-            return v
-        length = torch.stack([t.double().abs().flatten(1).amax(1) for t in as_tuple(v) if t[0:1].numel()]).amax(0)
+            return map_parts(torch.zeros_like, v)
+        direction = unit_direction(problem, v)
         options = f"max_iter (now {self.max_iter}), the damping or the temperature"
         refuse = functools.partial(check_differentiable, label=self.label, options=options)
-        refuse(~found.status.converged & (length != 0), reason="the messages have not converged")
-        length = torch.where((length > 0) & length.isfinite(), length, 1.0)
-        direction, additional = problem.from_parts(map_parts(Tensor.double, scale_per_instance(v, 1 / length)))
-        direction = direction.masked_fill(problem.forbidden, 0)
+        refuse(~found.status.converged & ~direction.is_zero, reason="the messages have not converged")
         variance = found.sums.sigmoid() * (-found.sums).sigmoid()
 
         spreads = [b.mean * (1 - b.mean) for b in found.beliefs]
 
-        def covariances(messages: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        def propagate(messages: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             """Return the derivatives of M, of the messages to the factors, and of all beliefs of the factors."""
-            sums, received = self.receive(problem, direction, self.shaped(problem, messages))
+            sums, received = self.receive(problem, direction.variables, self.shaped(problem, messages))
             changes = [
-                self._covariance(g, belief, n, a)
-                for g, belief, n, a in zip(problem.groups, found.beliefs, received, additional, strict=True)
+                covariances(self.log_partition_function, g, belief.theta, n, a / self.rho(g)[:, None])
+                for g, belief, n, a in zip(problem.groups, found.beliefs, received, direction.additional, strict=True)
             ]
             return sums, received, changes
 
         def step(messages: list[Tensor]) -> list[Tensor]:
-            _, received, changes = covariances(messages)
+            _, received, changes = propagate(messages)
             new = []
             for spread, n, change in zip(spreads, received, changes, strict=True):
                 undecided = spread > _DECIDED
@@ -155,7 +128,7 @@ class OracleMessages(FactorMessages):
             return flat(new)
 
         def disagreement(messages: list[Tensor], new: list[Tensor]) -> Tensor:
-            sums, received = self.receive(problem, direction, self.shaped(problem, messages))
+            sums, received = self.receive(problem, direction.variables, self.shaped(problem, messages))
             changed = zip(problem.groups, spreads, received, self.shaped(problem, new), strict=True)
             return largest([s * (n + m - sums[:, g.index]) for g, s, n, m in changed], size, sums.device)
 
@@ -170,10 +143,10 @@ class OracleMessages(FactorMessages):
             len(self.factors.names),
             disagreement,
         )
-        refuse(~status.converged & (length != 0), reason="the iteration for the gradient has not converged")
-        sums, _, changes = covariances(status.x)
+        refuse(~status.converged & ~direction.is_zero, reason="the iteration for the gradient has not converged")
+        sums, _, changes = propagate(status.x)
         others = [c[..., g.index.shape[1] :] for g, c in zip(problem.groups, changes, strict=True)]
-        return scale_per_instance(problem.as_parts(variance * sums, others), length)
+        return scale_per_instance(problem.as_parts(variance * sums, others), direction.length)
 
     # -- messages ----------------------------------------------------------------------------
 
@@ -196,21 +169,11 @@ class OracleMessages(FactorMessages):
         beliefs = [self._believe(g, n) for g, n in zip(problem.groups, received, strict=True)]
         return _Found(problem, messages, sums, beliefs, status)
 
-    def _believe(self, scores: GroupScores, received: Tensor) -> _Beliefs:
+    def _believe(self, scores: GroupScores, received: Tensor) -> Beliefs:
         """Return the beliefs of factors for the messages (B, F, m) to them."""
-        rows, shape = torch.arange(len(received), device=received.device), received.shape[:2]
-        theta = scores.as_scores(rows, scores.sign * received, 1 / self.rho(scores)[..., None])
-        function = self.log_partition_function(scores.oracle)
-        with scores.named(rows):
-            value, mean = function.value_and_gradient(theta)
-        vectors = scores.group.as_vectors(mean)
-        vectors = vectors.view(*shape, vectors.shape[-1])
-        m = received.shape[2]
-        # In the values of variables, a part that is 1 minus its variable scores the variable's message less.
-        value = value.view(shape) + (received * scores.offset).sum(2)
-        return _Beliefs(theta, value, scores.to_coordinates(vectors[..., :m]), vectors[..., m:])
+        return believe(self.log_partition_function, scores, received, 1 / self.rho(scores)[..., None])
 
-    def _odds(self, scores: GroupScores, belief: _Beliefs, received: Tensor) -> Tensor:
+    def _odds(self, scores: GroupScores, belief: Beliefs, received: Tensor) -> Tensor:
         """Return the logarithm of the odds of each variable in its factor, (B, F, m)."""
         p = scores.to_coordinates(belief.mean)  # of the parts
         odds = p.log() - torch.log1p(-p)
@@ -237,18 +200,6 @@ class OracleMessages(FactorMessages):
             new = torch.where(new > half, torch.inf, torch.where(new < -half, -torch.inf, new))
             odds[row, part] = new
         return scores.sign * odds.view_as(p)
-
-    def _covariance(self, scores: GroupScores, belief: _Beliefs, change: Tensor, additional: Tensor) -> Tensor:
-        """Return the derivatives of variables and additional parts (B, F, m + a) for changes of their scores."""
-        m = change.shape[2]
-        vectors = torch.cat([scores.sign * change, additional / self.rho(scores)[:, None]], 2).flatten(0, 1)
-        theta = scores.group.as_vectors(belief.theta)
-        vectors = vectors.masked_fill(theta.isneginf(), 0)
-        product = self.log_partition_function(scores.oracle).hessian_product(
-            belief.theta, scores.group.as_parts(vectors)
-        )
-        found = scores.group.as_vectors(product).view(*change.shape[:2], vectors.shape[-1])
-        return torch.cat([scores.sign * found[..., :m], found[..., m:]], 2)
 
 
 def _log_expm1(x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 from torch import Tensor
 
@@ -16,8 +17,12 @@ class StationaryValue(abc.ABC):
     """A stationary value of θ, its gradient, and the product of its Hessian, for the same θ in all calls."""
 
     @abc.abstractmethod
+    def _solve(self, theta: Parts) -> Any:
+        """Return the solution, with a ``status``, the same for all calls."""
+
     def status(self, theta: Parts) -> FixedPoint:
         """Return the residual and the convergence of each instance."""
+        return self._solve(theta).status
 
     @abc.abstractmethod
     def value(self, theta: Parts) -> Tensor:

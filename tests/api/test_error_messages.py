@@ -749,6 +749,13 @@ class FirstPart(si.Oracle):
         return torch.nn.functional.one_hot(theta.argmax(-1), theta.shape[-1]).to(theta)
 
 
+def _crossing_factors() -> si.FactorGraph:
+    graph = si.FactorGraph(4)
+    graph.add("xor", [0, 1])
+    graph.add("xor", [1, 2])
+    return graph
+
+
 _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
 
 
@@ -778,9 +785,9 @@ _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
         (lambda: si.topk(_SERIES, FirstPart(), 2), UnsupportedError, "may have restricted_argmax instead"),
         (lambda: si.sample(_SERIES, FirstPart(), 2), UnsupportedError, 'structinf.infer with "perturbed"'),
         (
-            lambda: si.infer(_SERIES, si.FactorGraph(4), "mean_field"),
+            lambda: si.infer(_SERIES, _crossing_factors(), "mean_field"),
             UnsupportedError,
-            "use belief_propagation, or markov_field for tables",
+            r"factor 0, xor of .* and factor 1, xor of .* share variable 1, .* use belief_propagation",
         ),
         (
             lambda: si.FactorGraph((4, 3)).add("assignment", torch.arange(3)),
