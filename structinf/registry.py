@@ -245,11 +245,15 @@ def signature_options(factory: Callable[..., Any]) -> dict[str, bool]:
 def did_you_mean(word: str, known: list[str], search_terms: Mapping[str, list[str]] = MappingProxyType({})) -> str:
     """Return a clause that suggests names for ``word``, such as "; did you mean 'chain'?"; empty without a suggestion.
 
-    The suggestions are the names with ``word`` as a search term, else names of a close spelling, else the names of
-    search terms of a close spelling.
+    The suggestions are the names with ``word`` as a search term, else names of a close spelling, else names that begin
+    with ``word``, of at least three letters, else the names of search terms of a close spelling.
     """
     wanted = _normalize(word)
-    names: Iterable[str] = search_terms.get(wanted) or difflib.get_close_matches(wanted, dict.fromkeys(known))
+    names: Iterable[str] = (
+        search_terms.get(wanted)
+        or difflib.get_close_matches(wanted, dict.fromkeys(known))
+        or (list(dict.fromkeys(name for name in known if name.startswith(wanted)))[:3] if len(wanted) > 2 else [])
+    )
     if not names:
         close = difflib.get_close_matches(wanted, search_terms, cutoff=0.8)
         names = dict.fromkeys(name for term in close for name in search_terms[term])

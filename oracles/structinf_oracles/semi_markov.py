@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -123,6 +124,7 @@ class SemiMarkov(SegmentationSums):
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     has_empty_structure: ClassVar[bool] = True
     label_ndim: ClassVar[int] = 2
+    label_form: ClassVar[str] = "segments [first step, number of steps, label], padded with −1 to the shape (T, 3)"
 
     pairwise: bool = field(default=False, kw_only=True)
 
@@ -319,22 +321,18 @@ class SemiMarkov(SegmentationSums):
             )
         used = (labels != -1).any(2)
         start, size, label = labels.unbind(2)
-        reject_labels(
+        reject = functools.partial(reject_labels, labels=labels, defers=True, entry="segment")
+        form = "[first step, number of steps, label]"
+        reject(
             used & ((size < 1) | (size > durations)),
-            labels,
-            f"a segment must have between 1 and {durations} steps",
-            defers=True,
+            why=f"a segment {form} must have between 1 and D = {durations} steps",
         )
-        reject_labels(
+        reject(
             used & ((label < 0) | (label >= states)),
-            labels,
-            f"a segment's label must lie between 0 and {states - 1}",
-            defers=True,
+            why=f"the label of a segment {form} must lie between 0 and {states - 1}",
         )
         end = torch.where(used, size, 0).cumsum(1)
-        reject_labels(
-            used & (start != end - size), labels, "a segment does not start where the segment before ends", defers=True
-        )
+        reject(used & (start != end - size), why=f"a segment {form} must start where the segment before ends")
         reject_labels(used[:, 1:] & ~used[:, :-1], labels, "a segment follows the padding", defers=True)
         length = self.bound.get("lengths", labels.new_full((len(labels),), steps))
         reject_labels(

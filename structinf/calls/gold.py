@@ -46,8 +46,9 @@ def flatten_labels(problem: Problem, labels: Tensor, what: str) -> Tensor:
     check_values(what, labels)
     n = problem.oracle.label_ndim
     if labels.ndim < n or labels.shape[: labels.ndim - n] != problem.batch_shape:
+        form = f" are {problem.oracle.label_form}, and" if problem.oracle.label_form else ""
         raise InvalidInputError(
-            f"{what}: integer labels of {problem.oracle.label()} must have the batch shape "
+            f"{what}: integer labels of {problem.oracle.label()}{form} must have the batch shape "
             f"{shape_text(problem.batch_shape)} and {count_dimensions(n)}, got shape {shape_text(labels.shape)}; "
             "pass a structure as floating point, for example from structinf.encode"
         )

@@ -140,7 +140,7 @@ def _decorate(
                 return break_graph(*args, **kwargs)
             _refuse_jit_trace(function)
             if not functorch_is_active():
-                return with_second_attempt(function, *args, **kwargs)
+                return _run(function, args, kwargs)
             return call_in_transform(*args, **kwargs)
 
         return call
@@ -153,7 +153,7 @@ def _decorate(
         if not torch.compiler.is_compiling():
             _refuse_jit_trace(function)
             if not functorch_is_active():
-                return with_second_attempt(function, *args, **kwargs)
+                return _run(function, args, kwargs)
             return call_in_transform(*args, **kwargs)
         tensors, constants = [], []
         form = flatten((args, kwargs), tensors, constants)
@@ -168,6 +168,18 @@ def _decorate(
         return tuple(outputs) if kind == "tuple" else outputs[0]
 
     return call_in_graph
+
+
+def _run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the function; errors about the arguments of an inherited method name the class of the object."""
+    try:
+        return with_second_attempt(function, *args, **kwargs)
+    except TypeError as error:
+        inherited, message = f"{function.__qualname__}()", str(error)
+        if "." in inherited and args and message.startswith(inherited):
+            own = f"{type(args[0]).__name__}.{function.__name__}()"
+            error.args = (own + message.removeprefix(inherited),)
+        raise
 
 
 def _refuse_jit_trace(function: Callable[..., Any]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,26 +13,21 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..kernels.arrays import as_tensor
-from ..parts import Parts
+from ..parts import Parts, as_tuple
 from ..solvers.graph_factors import Factor
+from ..validation.method_calls import validate_form
 
 __all__ = [
-    "FORM_HINT",
     "additional_shapes",
+    "check_form",
     "data_keywords",
     "flat_indices",
+    "form_hint",
     "is_size",
-    "join_dimensions",
     "negation_flags",
     "summarize_variables",
     "zero_scores",
 ]
-
-FORM_HINT = (
-    "pass the variables in the shape of the first tensor of scores of one instance, and the shapes of the other "
-    "tensors as additional=[...]"
-)
-"""What to do if an oracle does not accept the variables or the additional tensors of a factor."""
 
 
 def flat_indices(variables: Any, shape: torch.Size) -> Tensor:
@@ -115,6 +111,26 @@ def summarize_variables(index: Tensor, shape: torch.Size) -> str:
     return f"{first}" if index.numel() == 1 else f"{first} to {last}"
 
 
-def join_dimensions(ndims: Iterable[int]) -> str:
-    """Return "2" for one tensor, and "2 and 2" for two."""
-    return " and ".join(map(str, ndims))
+def check_form(factor: Factor) -> None:
+    """Raise InvalidInputError or TypeError if the oracle does not accept scores in the shapes of the factor."""
+    oracle, zeros = factor.oracle, zero_scores(factor, 1)
+    ndims, given = oracle.resolve_event_ndim(zeros), tuple(t.ndim - 1 for t in as_tuple(zeros))
+    if ndims != given:
+        wanted, received = (" and ".join(map(str, each)) for each in (ndims, given))
+        raise InvalidInputError(f"{oracle.label()} takes scores with {wanted} dimensions, got {received}")
+    if not factor.data:
+        validate_form(oracle, zeros, 1)
+
+
+def form_hint(factor: Factor) -> str:
+    """Return what to do if the oracle does not accept the variables or the additional tensors of a factor."""
+    states = factor.variables.shape[-1] if factor.variables.ndim else 1
+    chained = replace(factor, additional=(torch.Size((states, states)),))
+    try:
+        check_form(chained)
+    except (InvalidInputError, TypeError):
+        return (
+            "pass the variables in the shape of the first tensor of scores of one instance, and the shapes of the "
+            "other tensors as additional=[...]"
+        )
+    return f"pass the shape of the transitions between the {states} states: additional=[({states}, {states})]"

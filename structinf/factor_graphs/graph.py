@@ -21,12 +21,12 @@ from ..solvers.graph_factors import Factor, GraphFactors, OracleGroup
 from ..validation import check_choice, check_natural, check_positive
 from ..validation.method_calls import validate_form
 from .arguments import (
-    FORM_HINT,
     additional_shapes,
+    check_form,
     data_keywords,
     flat_indices,
+    form_hint,
     is_size,
-    join_dimensions,
     negation_flags,
     summarize_variables,
     zero_scores,
@@ -250,16 +250,10 @@ class FactorGraph(RankedFactorGraph):
                     f"instance_data: {keyword!r} has {self.instance_ndim[keyword]} dimensions for another factor, and "
                     f"{own[name]} for {oracle.label()}; pass another keyword, instance_data={{{name!r}: ...}}"
                 )
-        zeros = zero_scores(factor, 1)
         try:
-            ndims, given = oracle.resolve_event_ndim(zeros), [t.ndim - 1 for t in as_tuple(zeros)]
-            if ndims != tuple(given):
-                wanted, received = join_dimensions(ndims), join_dimensions(given)
-                raise InvalidInputError(f"{oracle.label()} takes scores with {wanted} dimensions, got {received}")
-            if not factor.data:
-                validate_form(oracle, zeros, 1)
+            check_form(factor)
         except (InvalidInputError, TypeError) as error:
-            raise InvalidInputError(f"{what}: {error}; {FORM_HINT}") from None
+            raise InvalidInputError(f"{what}: {error}; {form_hint(factor)}") from None
 
     # -- for relaxations ----------------------------------------------------------------------
 

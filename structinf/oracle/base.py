@@ -83,6 +83,8 @@ class Oracle(abc.ABC):
         oracle decides which lengths it takes.
     label_ndim : int
         The number of trailing dimensions of labels in :meth:`encode`, 1 by default (the tags of a chain).
+    label_form : str
+        What the labels of an instance are, for messages about labels of another shape. Empty by default.
     padding_stays_in_place : bool
         Whether an option describes each part (an item's weight, an edge's endpoints). Padded parts are then masked in
         place instead of being moved to the end.
@@ -100,6 +102,7 @@ class Oracle(abc.ABC):
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({})
     has_empty_structure: ClassVar[bool] = False
     label_ndim: ClassVar[int] = 1
+    label_form: ClassVar[str] = ""
     padding_stays_in_place: ClassVar[bool] = False
     name: ClassVar[str] = ""
     search_terms: ClassVar[tuple[str, ...]] = ()

@@ -790,6 +790,11 @@ _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
             r"factor 0, xor of .* and factor 1, xor of .* share variable 1, .* use belief_propagation",
         ),
         (
+            lambda: si.FactorGraph((6, 3)).add("chain", torch.arange(18).view(6, 3)),
+            InvalidInputError,
+            r"got 2; pass the shape of the transitions between the 3 states: additional=\[\(3, 3\)\]",
+        ),
+        (
             lambda: si.FactorGraph((4, 3)).add("assignment", torch.arange(3)),
             InvalidInputError,
             "takes scores with 2 dimensions, got 1; pass the variables in the shape of the first tensor",

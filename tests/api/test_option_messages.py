@@ -202,6 +202,9 @@ def test_the_node_of_an_option_may_be_a_tensor_of_one_number():
             "'edges'",
         ),
         (lambda: si.log_partition(torch.zeros(3), "subset", kk=2), "did you mean 'k'\\?"),
+        (lambda: si.relax(torch.zeros(3), "categorical", "sparsemap", tol=1e-3), "did you mean 'tolerance'\\?"),
+        (lambda: si.get_relaxation("sparsemap", temp=2.0), "did you mean 'temperature'\\?"),
+        (lambda: si.SPOPlusLoss("categorical")(torch.zeros(3)), r"SPOPlusLoss.forward\(\) missing .* 'true_theta'"),
         (
             lambda: si.sample(torch.zeros(3), si.get_oracle("subset", k=1), 2, length=2),
             r"the object Subset\(.*did you mean 'lengths'",

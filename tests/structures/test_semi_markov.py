@@ -199,11 +199,11 @@ PAD = [-1, -1, -1]
     ("names", "message"),
     [
         ([[0, 2, 0], PAD, PAD], "do not end with the last step"),
-        ([[0, 3, 0], PAD, PAD], "must have between 1 and 2 steps"),
-        ([[0, 0, 0], PAD, PAD], "must have between 1 and 2 steps"),
-        ([[0, 2, 2], [2, 1, 0], PAD], "label must lie between 0 and 1"),
-        ([[1, 2, 0], PAD, PAD], "does not start where"),
-        ([[0, 1, 0], [2, 1, 0], PAD], "does not start where"),
+        ([[0, 3, 0], PAD, PAD], r"between 1 and D = 2 steps, but segment 0 at batch index 1 is \[0, 3, 0\]"),
+        ([[0, 1, 0], [1, 0, 0], PAD], r"between 1 and D = 2 steps, but segment 1 at batch index 1 is \[1, 0, 0\]"),
+        ([[0, 2, 2], [2, 1, 0], PAD], "label of a segment .* must lie between 0 and 1, but segment 0"),
+        ([[1, 2, 0], PAD, PAD], "must start where the segment before ends, but segment 0"),
+        ([[0, 1, 0], [2, 1, 0], PAD], "must start where the segment before ends, but segment 1"),
         ([[0, 1, 0], PAD, [1, 2, 0]], "follows the padding"),
         ([PAD, PAD, PAD], "do not end"),
         ([[0, 2, 0], [2, 2, 0], PAD], "do not end"),
@@ -211,13 +211,18 @@ PAD = [-1, -1, -1]
 )
 def test_labels_that_name_no_segmentation(names, message):
     right = [[0, 1, 0], [1, 2, 1], PAD]
-    with pytest.raises(InvalidInputError, match=f"{message}.* at batch index 1"):
+    with pytest.raises(InvalidInputError, match=message) as caught:
         SemiMarkov().encode(torch.tensor([right, names]), torch.zeros(2, 3, 2, 2))
+    assert "batch index 1" in str(caught.value)
 
 
 def test_labels_of_a_wrong_shape():
     with pytest.raises(InvalidInputError, match=r"\(..., 3, 3\).* got \(1, 3\)"):
         SemiMarkov().encode(torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3, 2, 2))
+    with pytest.raises(
+        InvalidInputError, match=r"are segments \[first step, number of steps, label\], .*got shape \(1, 3\)"
+    ):
+        si.encode(torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3, 2, 2), "semi_markov")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -91,7 +91,7 @@ def indicators(
     return y.scatter_(1, positions, 1.0)[:, :-1]
 
 
-def reject_labels(wrong: Tensor, labels: Tensor, why: str, *, defers: bool = False) -> None:
+def reject_labels(wrong: Tensor, labels: Tensor, why: str, *, defers: bool = False, entry: str = "") -> None:
     """Raise InvalidInputError for the first instance with a True entry of ``wrong``, (B, ...).
 
     Parameters
@@ -105,18 +105,25 @@ def reject_labels(wrong: Tensor, labels: Tensor, why: str, *, defers: bool = Fal
     defers : bool
         Whether the check may wait for the end of the call on a GPU. Then no kernel may take the labels as indices
         before it moves them inside of its arrays, as :func:`indicators` does.
+    entry : str
+        What an entry of ``wrong``, (B, N), stands for. The message then names the first wrong entry instead of all
+        labels of the instance.
     """
     if skips_checks(wrong):
         return
-    check = functools.partial(_reject_labels, wrong, labels, why)
+    check = functools.partial(_reject_labels, wrong, labels, why, entry)
     if defers and not wrong.is_cpu:
         check_number(wrong.any(), operator.not_, check)
     else:
         check()
 
 
-def _reject_labels(wrong: Tensor, labels: Tensor, why: str) -> None:
+def _reject_labels(wrong: Tensor, labels: Tensor, why: str, entry: str) -> None:
     instances = wrong.flatten(1).any(1)
     if bool(instances.any()):
         index = int(instances.nonzero()[0, 0])
+        if entry:
+            k = int(wrong[index].nonzero()[0, 0])
+            found = f"{entry} {k} at batch index {index} is {labels[index, k].tolist()}"
+            raise InvalidInputError(f"labels: {why}, but {found}")
         raise InvalidInputError(f"labels: {why} at batch index {index}, got {labels[index].tolist()}")
