@@ -75,8 +75,7 @@ class _Selections(threading.local):
 _selections = _Selections()
 
 
-@contextlib.contextmanager
-def renumber_instances(rows: Iterable[Any]) -> Iterator[None]:
+def renumber_instances(rows: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
     """Renumber the instances in errors and warnings of the context, which runs on the instances ``rows`` of a batch.
 
     The context changes the warnings of :func:`warn_user`.
@@ -86,14 +85,22 @@ def renumber_instances(rows: Iterable[Any]) -> Iterator[None]:
     rows : iterable of int
         The batch index in the whole batch of each instance, for example a tensor of indices.
     """
-    _selections.rows.append(rows)
-    try:
-        yield
-    except StructinfError as error:
-        error.renumber_instances([int(row) for row in rows])
-        raise
-    finally:
+    return _Renumbering(rows)
+
+
+class _Renumbering:
+    """The context of :func:`renumber_instances`; a class, because generators take several times longer."""
+
+    def __init__(self, rows: Iterable[Any]) -> None:
+        self.rows = rows
+
+    def __enter__(self) -> None:
+        _selections.rows.append(self.rows)
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         _selections.rows.pop()
+        if isinstance(error, StructinfError):
+            error.renumber_instances([int(row) for row in self.rows])
 
 
 class InvalidInputError(StructinfError, ValueError):

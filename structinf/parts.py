@@ -130,6 +130,8 @@ def map_parts(function, theta: Parts, *others: Parts) -> Parts:
     *others : Tensor, or tuple of Tensor
         Parts in the form of ``theta``.
     """
+    if not (isinstance(theta, tuple) or any([isinstance(other, tuple) for other in others])):
+        return function(theta, *others)
     columns = zip(as_tuple(theta), *map(as_tuple, others), strict=True)
     return pack_like([function(*column) for column in columns], theta)
 
@@ -142,7 +144,9 @@ def batch_size(theta: Parts) -> int:
     theta : (B | 1, *event) Tensor, or tuple of them
         Parts.
     """
-    sizes = [t.shape[0] for t in as_tuple(theta)]
+    if not isinstance(theta, tuple):
+        return theta.shape[0]
+    sizes = [t.shape[0] for t in theta]
     return next((size for size in sizes if size != 1), 1)
 
 
@@ -175,12 +179,13 @@ def inner_product(theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
 
 def _row_inner_products(t: Tensor, z: Tensor) -> Tensor:
     """Return ⟨t, z⟩ over all dimensions except the first. The first dimension of t or z may have size 1."""
-    t, z = t.unsqueeze(-1).flatten(1), z.unsqueeze(-1).flatten(1)
+    if t.ndim != 2:
+        t, z = t.unsqueeze(-1).flatten(1), z.unsqueeze(-1).flatten(1)
     if not t.is_cpu:  # without a look at the result, which would wait for the device
         unused = (z == 0) & t.isinf() if z.requires_grad else z == 0
         return _broadcast_vecdot(t.masked_fill(unused, 0), z)
     value = _broadcast_vecdot(t, z)
-    if bool(value.isnan().any()):
+    if math.isnan(value.detach().sum().item()):  # also if infinite values of both signs add to NaN
         # ∞ · 0 is NaN, but a part that is 0 in the structure adds nothing to the score.
         value = _broadcast_vecdot(torch.where((z == 0) & t.isinf(), 0.0, t), z)
     return value

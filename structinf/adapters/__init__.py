@@ -6,7 +6,7 @@ from .function_oracle import FunctionOracle, oracle_from_function
 from .gurobi_model import from_gurobi
 from .math_opt_model import from_math_opt
 from .model_oracle import ModelOracle
-from .pool import StructurePool, is_due
+from .pool import StructurePool, is_due, mean_of_vectors, scores_of_vectors
 from .pooling import Pooled, PoolReport, pooled
 from .processes import Parallel, parallel
 from .pyomo_model import from_pyomo
@@ -25,7 +25,9 @@ __all__ = [
     "from_math_opt",
     "from_pyomo",
     "is_due",
+    "mean_of_vectors",
     "oracle_from_function",
     "parallel",
     "pooled",
+    "scores_of_vectors",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ..parts import Parts, as_tuple, list_to_tuple, pack
 from ..shapes import Float
 from ..validation import check_natural
 
-__all__ = ["StructurePool", "is_due"]
+__all__ = ["StructurePool", "is_due", "mean_of_vectors", "scores_of_vectors"]
 
 
 class StructurePool:
@@ -36,6 +37,8 @@ class StructurePool:
         """The row of each structure by its bytes, from the oldest use to the latest."""
         self._keys: list[bytes] = []
         self._memory: tuple[Tensor, ...] = ()
+        self._vectors: tuple[Any, tuple[Tensor, ...]] | None = None
+        """The dtypes and devices, and the result, of the last :meth:`vectors`; None after a change."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -53,7 +56,7 @@ class StructurePool:
         if not self._memory:
             self.is_tuple = isinstance(structures, tuple)
             self._memory = tuple(t.new_zeros(0, *t.shape[1:]) for t in tensors)
-        self._check_form(structures)
+        self.check_form(structures)
         tensors = tuple(t.to(own) for t, own in zip(tensors, self._memory, strict=True))
         for row, key in enumerate(self._bytes(tensors)):
             if key in self._rows:
@@ -67,6 +70,7 @@ class StructurePool:
                 index = self._rows.popitem(last=False)[1]
                 self._keys[index] = key
             self._rows[key] = index
+            self._vectors = None
             for own, t in zip(self._memory, tensors, strict=True):
                 own[index] = t[row]
 
@@ -78,22 +82,22 @@ class StructurePool:
         theta : (B, *event) Parts
             The scores of the parts.
         """
-        structures = self.structures
-        if structures is None:
+        if not self._keys:
             raise InvalidInputError("the pool has no structures; add structures before their scores are needed")
-        self._check_form(theta)
-        total: Tensor | None = None
-        for t, y in zip(as_tuple(theta), as_tuple(structures), strict=True):
-            flat, other = t.unsqueeze(-1).flatten(1), y.to(t).unsqueeze(-1).flatten(1)
-            forbidden = flat.isneginf()
-            if bool(forbidden.any()):
-                values = torch.where(forbidden, 0.0, flat) @ other.T
-                values = torch.where((forbidden.to(t) @ (other != 0).to(t).T) > 0, -torch.inf, values)
-            else:
-                values = flat @ other.T
-            total = values if total is None else total + values
-        assert total is not None
-        return total
+        self.check_form(theta)
+        return scores_of_vectors(theta, self.vectors(theta))
+
+    def vectors(self, like: Parts) -> tuple[Tensor, ...]:
+        """Return copies of the structures as vectors, (K, D) for each tensor of ``like``, in its dtype and device.
+
+        The pool keeps the copies until it changes, and changes no copy.
+        """
+        wanted = [(t.dtype, t.device) for t in as_tuple(like)]
+        if self._vectors is None or self._vectors[0] != wanted:
+            pairs = zip(self._memory, as_tuple(like), strict=True)
+            copies = [m[: len(self)].to(t.device, t.dtype, copy=True).unsqueeze(-1).flatten(1) for m, t in pairs]
+            self._vectors = wanted, tuple(copies)
+        return self._vectors[1]
 
     def take(self, rows: Tensor, like: Parts) -> Parts:
         """Return copies of the structures ``rows`` (B,), in the dtypes and on the device of ``like``; they are used."""
@@ -106,6 +110,7 @@ class StructurePool:
     def drop_oldest(self) -> None:
         """Remove the structure that was used the longest ago."""
         index, last = self._rows.popitem(last=False)[1], self._keys.pop()
+        self._vectors = None
         if index < len(self):
             self._keys[index], self._rows[last] = last, index
             for t in self._memory:
@@ -122,7 +127,7 @@ class StructurePool:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Replace the structures by those of another pool's :meth:`state`; by the latest, if there are too many."""
-        self._rows, self._keys, self._memory = OrderedDict(), [], ()
+        self._rows, self._keys, self._memory, self._vectors = OrderedDict(), [], (), None
         if "structures" in state:
             self.add(state["structures"][-self.capacity :])
         elif "structures.0" in state:
@@ -144,13 +149,47 @@ class StructurePool:
             columns.append([memory[row * width : (row + 1) * width] for row in range(len(t))])
         return columns[0] if len(columns) == 1 else [b"".join(row) for row in zip(*columns, strict=True)]
 
-    def _check_form(self, parts: Parts) -> None:
+    def check_form(self, parts: Parts) -> None:
+        """Raise InvalidInputError unless ``parts`` (B, *event) have the form of the structures."""
         parts = list_to_tuple(parts)
         shapes, own = ([tuple(t.shape[1:]) for t in as_tuple(p)] for p in (parts, self._memory))
         if shapes != own or isinstance(parts, tuple) != self.is_tuple:
             raise InvalidInputError(
                 f"the structures of a pool have one shape, here {own}, got {shapes}; use a pool for each shape"
             )
+
+
+def scores_of_vectors(theta: Parts, vectors: tuple[Tensor, ...]) -> Float[Tensor, "batch structures"]:
+    """Return the scores ⟨θ, y⟩, (B, K), of the structures ``vectors`` of a pool; see :meth:`StructurePool.scores`."""
+    total: Tensor | None = None
+    for t, y in zip(as_tuple(theta), vectors, strict=True):
+        flat = t if t.ndim == 2 else t.unsqueeze(-1).flatten(1)
+        # A sum of finite scores may overflow.
+        if math.isfinite(flat.detach().sum().item()) or not bool((forbidden := flat.isneginf()).any()):
+            values = flat @ y.T
+        else:
+            values = torch.where(forbidden, 0.0, flat) @ y.T
+            values = torch.where((forbidden.to(t) @ (y != 0).to(t).T) > 0, -torch.inf, values)
+        total = values if total is None else total + values
+    assert total is not None
+    return total
+
+
+def mean_of_vectors(weights: Tensor, vectors: tuple[Tensor, ...], theta: Parts) -> Parts:
+    """Return Σ_k w_k y_k, (B, *event), over the structures ``vectors`` of a pool.
+
+    Parameters
+    ----------
+    weights : (B, K) Tensor
+        The weights w.
+    vectors : tuple of (K, D) Tensor
+        The result of :meth:`StructurePool.vectors`.
+    theta : (B | 1, *event) Parts
+        Scores of the event shapes of the structures.
+    """
+    pairs = zip(vectors, as_tuple(theta), strict=True)
+    means = [(weights.to(y.dtype) @ y).view(len(weights), *t.shape[1:]) for y, t in pairs]
+    return pack(tuple(means), isinstance(theta, tuple))
 
 
 def is_due(call: int, ratio: float) -> bool:

@@ -46,6 +46,8 @@ class Wrapper(Oracle):
     @property
     def inner(self) -> Oracle:
         """The inner oracle with its instance data."""
+        if not self.bound:
+            return self.oracle
         own = {name: t for name, t in self.bound.items() if name in self.oracle.instance_ndim}
         return self.oracle.bind(**own) if own else self.oracle
 

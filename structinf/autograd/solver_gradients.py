@@ -19,32 +19,53 @@ __all__ = ["WeightedMean", "attach_envelope_gradient", "attach_jacobian", "attac
 # ----------------------------------------------------------------------------- optimal values, piecewise linear maps
 
 
-def attach_envelope_gradient(value: Tensor, theta: Parts, mean: Parts) -> Float[Tensor, " batch"]:
+def attach_envelope_gradient(
+    value: Tensor, theta: Parts, mean: Parts, differentiable_mean: Callable[[Parts], Parts] | None = None
+) -> Float[Tensor, " batch"]:
     """Return ``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), with the gradient μ of the envelope theorem.
 
     The solver is not differentiated. The Hessian comes from the gradient rule of ``mean``.
+
+    Parameters
+    ----------
+    value : (B,) Tensor
+        The maximum. It may have another dtype than ``theta``.
+    theta : (B | 1, *event) Parts
+        The scores θ.
+    mean : (B, *event) Parts
+        The mean μ.
+    differentiable_mean : callable, optional
+        Returns the mean with its gradient rule, given θ. Only second derivatives call the function, so that first
+        derivatives need no rule for the mean.
     """
-    return _Envelope.apply(value, len(as_tuple(theta)), *as_tuple(theta), *as_tuple(mean))
+    return _Envelope.apply(value, isinstance(theta, tuple), differentiable_mean, *as_tuple(theta), *as_tuple(mean))
 
 
 class _Envelope(Function):
     @staticmethod
-    def forward(value: Tensor, n: int, *theta_mean: Tensor) -> Tensor:
+    def forward(
+        value: Tensor, is_tuple: bool, differentiable_mean: Callable[[Parts], Parts] | None, *theta_mean: Tensor
+    ) -> Tensor:
         return value.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, ctx.n, *theta_mean = inputs
-        ctx.shared = [t.shape[0] for t in theta_mean[: ctx.n]]
-        ctx.save_for_backward(*theta_mean[ctx.n :])
+        _, ctx.is_tuple, ctx.differentiable_mean, *theta_mean = inputs
+        n = len(theta_mean) // 2
+        ctx.shared = [t.shape[0] for t in theta_mean[:n]]
+        ctx.save_for_backward(*theta_mean[n if ctx.differentiable_mean is None else 0 :])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
+        n, saved = len(ctx.shared), ctx.saved_tensors
+        means = saved[-n:]
+        if ctx.differentiable_mean is not None and torch.is_grad_enabled():
+            means = as_tuple(ctx.differentiable_mean(pack(saved[:n], ctx.is_tuple)))
         gradients = []
-        for mean, rows in zip(ctx.saved_tensors, ctx.shared, strict=True):
+        for mean, rows in zip(means, ctx.shared, strict=True):
             each = mean * g.view(-1, *[1] * (mean.ndim - 1))
             gradients.append(each.sum(0, keepdim=True) if rows == 1 and mean.shape[0] != 1 else each)
-        return None, None, *gradients, *[None] * ctx.n
+        return None, None, None, *gradients, *[None] * n
 
 
 def attach_jacobian(value: Tensor, theta: Tensor, jvp: Callable[..., Tensor], vjp: Callable[..., Tensor]) -> Tensor:

@@ -126,15 +126,28 @@ def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
-def check_scores_finite(t: Tensor, name: str, batch_shape: torch.Size, checks: DeferredChecks | None) -> None:
-    """Raise InvalidInputError for NaN or +inf. The maximum is finite or −inf only if all entries are: one pass."""
+def check_scores_finite(
+    theta: Parts, batch_shape: torch.Size, checks: DeferredChecks | None, name: str = "theta"
+) -> bool:
+    """Raise InvalidInputError for NaN or +inf. Return whether all scores are finite; always False with ``checks``."""
+    if not isinstance(theta, tuple):
+        return _is_finite(theta, name, batch_shape, checks)
+    return all([_is_finite(t, f"{name}[{i}]", batch_shape, checks) for i, t in enumerate(theta)])
+
+
+def _is_finite(t: Tensor, name: str, batch_shape: torch.Size, checks: DeferredChecks | None) -> bool:
     t = t.detach() if t.requires_grad else t
-    if t.numel() == 0 or skips_checks(t):
-        return
-    if checks is not None:
+    if skips_checks(t):
+        return False
+    if checks is None:
+        # The sum is finite only if all entries are. The maximum is finite or −inf only if no entry is NaN or +inf.
+        if math.isfinite(t.sum().item()):
+            return True
+        if not t.amax().item() < math.inf:
+            _raise_not_finite(t, name, batch_shape)
+    elif t.numel():
         checks.add(t.amax(), _is_below_infinity, functools.partial(_raise_not_finite, t, name, batch_shape))
-    elif not t.amax().item() < math.inf:
-        _raise_not_finite(t, name, batch_shape)
+    return False
 
 
 def _is_below_infinity(number: float) -> bool:
@@ -159,7 +172,8 @@ def _raise_not_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
 
 def check_all_finite(t: Tensor, what: str) -> None:
     """Raise InvalidInputError if ``t`` (B, ...) holds NaN or infinity."""
-    if not bool(t.isfinite().all()):
+    # A sum of finite entries may overflow.
+    if not (math.isfinite(t.detach().sum().item()) or bool(t.isfinite().all())):
         index = int((~t.isfinite()).nonzero()[0, 0])
         raise InvalidInputError(f"{what} holds NaN or infinity at batch index {index}; it must be finite")
 

@@ -35,7 +35,7 @@ from ..solution import ZERO, Fill
 from ..solvers.argmax import best_structure
 from ..solvers.perturbation import repeat_instances
 from ..validation import check_real
-from ..validation.method_calls import accept_form, validate_form, validate_scores
+from ..validation.method_calls import accept_form, is_accepted, validate_form, validate_scores
 from ..validation.scores import check_score_tensors
 from ..validation.tensors import check_dense
 from .arguments import (
@@ -77,6 +77,8 @@ class Problem:
     """Whether :meth:`solve_feasible` raises InfeasibleError, or leaves out infeasible instances."""
     solved: SolvedRows | None = None
     """The instances of the user's batch in ``theta``; None for all instances."""
+    is_finite: bool = False
+    """Whether all scores are known to be finite, so that no part is forbidden. Always False on a GPU."""
 
     @classmethod
     def build(
@@ -91,7 +93,7 @@ class Problem:
         check_score_tensors(theta)
         ndims = oracle.resolve_event_ndim(theta)
         tensors = as_tuple(theta)
-        if any(map(has_forward_derivative, tensors)):
+        if any([has_forward_derivative(t) for t in tensors]):
             raise UnsupportedError(NO_FORWARD_MODE)
         batch_shape = batch_shape_of(tensors, ndims, oracle)
         flat = [upcast_half(flatten_batch(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
@@ -110,7 +112,8 @@ class Problem:
         try:
             if checks is None:
                 whole = oracle.bind(**bound) if bound else oracle
-                validate_scores(whole, form, size)
+                if whole.bound or not is_accepted(whole, form):
+                    validate_scores(whole, form, size)
             else:
                 whole = _bind_on_device(oracle, bound, form, stand_in, size, checks)
             oracle = whole
@@ -126,14 +129,14 @@ class Problem:
         form = _without_padding(oracle, form)
         rows = batch_shape if solved is None else solved.index.shape
         with _numbering(solved):
-            for i, t in enumerate(as_tuple(form)):
-                check_scores_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", rows, checks)
+            is_finite = check_scores_finite(form, rows, checks)
         if torch.is_inference_mode_enabled():
             # Autograd cannot record inference tensors, and some oracles use autograd.
             with torch.inference_mode(False):
                 form = map_parts(torch.clone, form)
                 oracle = oracle.with_cloned_data()
-        return cls(oracle, form, batch_shape, tuple(t.dtype for t in tensors), checks, on_infeasible, solved)
+        dtypes = tuple([t.dtype for t in tensors])
+        return cls(oracle, form, batch_shape, dtypes, checks, on_infeasible, solved, is_finite)
 
     # -- instances without a result of the oracle -------------------------------------------------
 
@@ -248,8 +251,10 @@ class Problem:
             return error.batch_indices
         return ()
 
-    def scores_like(self, theta: Any, other: Any, name: str) -> Parts:
+    def scores_like(self, theta: Any, other: Any, name: str) -> tuple[Parts, bool]:
         """Return the scores ``other`` (B | 1, *event), which have the form of the user's scores ``theta``.
+
+        Also return whether all of them are known to be finite.
 
         Parameters
         ----------
@@ -271,10 +276,18 @@ class Problem:
         for t in received:
             check_real(name, t)
         converted = [t.to(like) for t, like in zip(received, as_tuple(self.theta), strict=True)]
+        if any([has_forward_derivative(t) for t in converted]):
+            raise UnsupportedError(NO_FORWARD_MODE)
+        if self.solved is None and self.checks is None and not torch.is_inference_mode_enabled():
+            # The oracle has accepted scores of these shapes.
+            ndims = [t.ndim - 1 for t in as_tuple(self.theta)]
+            flat = [flatten_batch(t, n, self.batch_shape) for t, n in zip(converted, ndims, strict=True)]
+            form = self.without_padding(pack_like(flat, self.theta))
+            return form, check_scores_finite(form, self.batch_shape, None, name)
         with blame_argument(name):
             built = Problem.build(pack_like(converted, self.theta), self.whole_oracle, {})
             built.finish_checks()
-        return self.same_rows(built)
+        return self.same_rows(built), built.is_finite
 
     def same_rows(self, other: Problem) -> Parts:
         """Return the scores (B | 1, *event) of ``other``, a problem of the same batch, for the instances of this one.

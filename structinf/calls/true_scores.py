@@ -26,9 +26,11 @@ def predicted_and_true(problem: Problem, theta: Any, true_theta: Any) -> tuple[P
     theta, true_theta : Parts
         The user's arguments.
     """
-    predicted, true = problem.theta, problem.scores_like(theta, true_theta, "true_theta")
+    true, is_finite = problem.scores_like(theta, true_theta, "true_theta")
     # Losses and regrets are small differences of larger numbers.
-    predicted, true = (map_parts(Tensor.double, parts) for parts in (predicted, true))
+    predicted, true = (map_parts(Tensor.double, parts) for parts in (problem.theta, true))
+    if problem.is_finite and is_finite:
+        return predicted, true
     forbidden = [p.isneginf() for p in as_tuple(predicted)]
     for t, closed in zip(as_tuple(true), forbidden, strict=True):
         if bool((t.isneginf() & ~closed).any()):
@@ -37,14 +39,18 @@ def predicted_and_true(problem: Problem, theta: Any, true_theta: Any) -> tuple[P
     return predicted, pack_like(masked, predicted)
 
 
-def combine(predicted: Parts, true: Parts, a: float, b: float) -> Parts:
+def combine(problem: Problem, predicted: Parts, true: Parts, a: float, b: float) -> Parts:
     """Return a θ + b t, with −inf at the parts forbidden in both.
 
     Parameters
     ----------
+    problem : Problem
+        The problem of the predicted scores.
     predicted, true : (B | 1, *event) Parts
         θ and t.
     a, b : float
         The factors.
     """
+    if problem.is_finite:
+        return map_parts(lambda p, t: a * p + b * t, predicted, true)
     return map_parts(lambda p, t: torch.where(p.isneginf(), -torch.inf, a * p + b * t), predicted, true)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import autograd
+from ..adapters import mean_of_vectors, scores_of_vectors
 from ..calls.arguments import OnInfeasible, check_on_infeasible
 from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
@@ -103,21 +104,37 @@ class ContrastiveLoss(StructuredLoss):
         self.reduction = check_reduction(reduction)
 
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
-        theta, y = (map_parts(Tensor.double, parts) for parts in (problem.theta, gold))
-        fixed = map_parts(Tensor.detach, theta)
+        fixed, y = (map_parts(lambda t: t.detach().double(), parts) for parts in (problem.theta, gold))
         own = gold_scores(problem.oracle, fixed, y)
         self.pool.grow(problem.oracle, gold, problem.theta)
-        scores = self.pool.scores(fixed)
-        allowed = ~scores.isneginf()
-        differences = torch.where(allowed, scores, 0.0) - torch.where(allowed, own[:, None], 0.0)
-        best = differences.amax(1, keepdim=True)
-        counted = allowed if self.kind == "nce" else allowed & (differences == best) & (best >= 0)
-        weights = counted.to(scores) / counted.sum(1, keepdim=True).clamp(min=1)
+        vectors = self.pool.vectors(fixed)
+        scores = scores_of_vectors(fixed, vectors)
+        weights, differences = self._compare(scores, own[:, None], problem.is_finite)
         losses = (weights * differences).sum(1)
         # The weights are constant near θ, and the loss is linear.
         total = weights.sum(1)
-        mean = map_parts(lambda m, gold: m - scale_per_instance(gold, total), self.pool.mean(weights, fixed), y)
-        return autograd.attach_envelope_gradient(losses, theta, mean)
+        mean = map_parts(lambda m, gold: m - scale_per_instance(gold, total), mean_of_vectors(weights, vectors, y), y)
+        return autograd.attach_envelope_gradient(losses, problem.theta, mean)
+
+    def _compare(self, scores: Tensor, own: Tensor, is_finite: bool) -> tuple[Tensor, Tensor]:
+        """Return the weights of the structures and the differences of scores, (B, K) each.
+
+        Parameters
+        ----------
+        scores : (B, K) Tensor
+            The scores of the structures of the pool.
+        own : (B, 1) Tensor
+            The scores of the gold structures.
+        is_finite : bool
+            Whether no part is forbidden.
+        """
+        if is_finite and self.kind == "nce":
+            return torch.full_like(scores, 1 / max(scores.shape[1], 1)), scores - own
+        allowed = ~scores.isneginf()
+        differences = torch.where(allowed, scores, 0.0) - torch.where(allowed, own, 0.0)
+        best = differences.amax(1, keepdim=True)
+        counted = allowed if self.kind == "nce" else allowed & (differences == best) & (best >= 0)
+        return counted.to(scores) / counted.sum(1, keepdim=True).clamp(min=1), differences
 
     def extra_repr(self) -> str:
         return f"oracle={self.oracle!r}, kind={self.kind!r}, {describe_rules(self)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -98,11 +98,24 @@ class DecisionLoss(nn.Module, abc.ABC):
         """Return the loss of each instance, (B,), for scores (B | 1, *event) in float64 with the same parts of −inf."""
 
     @staticmethod
-    def _linear(values: Tensor, gradients: tuple[Parts, Parts], predicted: Parts, true: Parts) -> Tensor:
-        """Return ``values`` (B,) with the ``gradients`` by predicted and true scores, which are constant nearby."""
-        theta, gradient = as_tuple(predicted), as_tuple(gradients[0])
-        if any(t.requires_grad for t in as_tuple(true)):
-            theta, gradient = theta + as_tuple(true), gradient + as_tuple(gradients[1])
+    def _linear(values: Tensor, theta: Parts, gradient: Parts, true: Parts, of_true: Callable[[], Parts]) -> Tensor:
+        """Return ``values`` (B,) with gradients that are constant nearby.
+
+        Parameters
+        ----------
+        values : (B,) Tensor
+            The losses.
+        theta : (B | 1, *event) Parts
+            The predicted scores in the user's precision.
+        gradient : (B, *event) Parts
+            The gradient by ``theta``.
+        true : (B | 1, *event) Parts
+            The true scores.
+        of_true : callable
+            Returns the gradient by ``true``.
+        """
+        if any([t.requires_grad for t in as_tuple(true)]):
+            theta, gradient = as_tuple(theta) + as_tuple(true), as_tuple(gradient) + as_tuple(of_true())
         return autograd.attach_envelope_gradient(values, theta, gradient)
 
     def extra_repr(self) -> str:

@@ -187,7 +187,8 @@ class FenchelYoungLoss(StructuredLoss):
             return partial_losses(problem, relaxation, allowed_masks(problem, allowed))
 
         def of_teacher(problem: Problem, relaxation: RegularizedRelaxation) -> Tensor:
-            return divergences(problem, relaxation, problem.scores_like(theta, target_potentials, "target_potentials"))
+            teacher, _ = problem.scores_like(theta, target_potentials, "target_potentials")
+            return divergences(problem, relaxation, teacher)
 
         def of_unknown_labels(
             problem: Problem, relaxation: RegularizedRelaxation, error: InvalidInputError

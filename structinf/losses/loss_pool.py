@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,8 +11,7 @@ from torch import Tensor, nn
 from ..adapters import StructurePool, is_due
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, list_to_tuple, map_parts
-from ..shapes import Float
+from ..parts import Parts, as_tuple, batch_size, list_to_tuple
 from ..solvers.argmax import best_structures
 from ..validation import check_ratio, check_real
 
@@ -73,37 +73,20 @@ class LossPool(nn.Module):
             for each in ([] if structures is None else [structures]) + best:
                 self.memory.add(each)
 
-    def scores(self, theta: Parts) -> Float[Tensor, "batch structures"]:
-        """Return the scores of all structures, (B, K), differentiable in θ; −inf if a part is forbidden.
+    def vectors(self, theta: Parts) -> tuple[Tensor, ...]:
+        """Return all structures as vectors, (K, D) for each tensor of ``theta``, in its dtype and on its device.
 
-        For an empty batch, the pool may be empty; then K is 1.
+        The functions :func:`scores_of_vectors` and :func:`mean_of_vectors` take the result, which later calls do not
+        change. For an empty batch, the pool may be empty; then K is 1, for the structure 0.
         """
-        if not batch_size(theta) and not len(self):
-            return as_tuple(theta)[0].unsqueeze(-1).flatten(1).sum(1, keepdim=True)
-        if not len(self):
+        if len(self):
+            self.memory.check_form(theta)
+            return self.memory.vectors(theta)
+        if batch_size(theta):
             raise InvalidInputError(
                 "the pool has no structures; pass pool=..., or call the loss in training mode with solve_ratio above 0"
             )
-        return self.memory.scores(theta)
-
-    def mean(self, weights: Tensor, theta: Parts) -> Parts:
-        """Return Σ_k w_k s_k over the structures s_k of the pool, (B, *event), for weights w (B, K).
-
-        Parameters
-        ----------
-        weights : (B, K) Tensor
-            The weights, for the columns of :meth:`scores`.
-        theta : (B | 1, *event) Parts
-            Scores, whose form, dtype and device the mean takes.
-        """
-        structures = self.memory.structures
-        if structures is None:  # an empty batch
-            return map_parts(torch.zeros_like, theta)
-
-        def of_tensor(t: Tensor, y: Tensor) -> Tensor:
-            return (weights.to(t) @ y.to(t).unsqueeze(-1).flatten(1)).view(len(weights), *y.shape[1:])
-
-        return map_parts(of_tensor, theta, structures)
+        return tuple([t.new_zeros(1, math.prod(t.shape[1:])) for t in as_tuple(theta)])
 
     # Buffers have one shape, and the number of structures grows.
 

@@ -87,13 +87,17 @@ class PerturbationGradientLoss(DecisionLoss):
     def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
         high = self.h if self.difference == "central" else 0.0
         theta, t = (map_parts(Tensor.detach, parts) for parts in (predicted, true))
-        up, down = (combine(theta, t, 1, step) for step in (high, -self.h))
+        up, down = (combine(problem, theta, t, 1, step) for step in (high, -self.h))
         y, worse = best_structures(problem.oracle, up, down)
         step = high + self.h
         losses = (problem.oracle.score(down, worse) - problem.oracle.score(up, y)) / step
         # Both structures are constant near θ and t, and the loss is linear.
-        of_true = map_parts(lambda a, b: -(self.h * a + high * b) / step, worse, y)
-        return self._linear(losses, (map_parts(lambda a, b: (a - b) / step, worse, y), of_true), predicted, true)
+        gradient = map_parts(lambda a, b: (a - b) / step, worse, y)
+
+        def of_true() -> Parts:
+            return map_parts(lambda a, b: -(self.h * a + high * b) / step, worse, y)
+
+        return self._linear(losses, problem.theta, gradient, true, of_true)
 
     def extra_repr(self) -> str:
         oracle, rest = f"oracle={self.oracle!r}", super().extra_repr()

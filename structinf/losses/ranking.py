@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from .. import autograd
+from ..adapters import mean_of_vectors, scores_of_vectors
 from ..calls.arguments import OnInfeasible
 from ..calls.problem import Problem
 from ..oracle import Oracle
-from ..parts import Parts
+from ..parts import Parts, as_tuple, map_parts
 from ..validation import check_choice, check_nonnegative, check_positive
 from .decision_loss import DecisionLoss
 from .loss_pool import LossPool
@@ -105,22 +108,62 @@ class RankingLoss(DecisionLoss):
 
     def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
         self.pool.grow(problem.oracle, None, predicted, true)
-        p, q = self.pool.scores(predicted), self.pool.scores(true)
-        allowed = ~p.isneginf()
+        vectors = self.pool.vectors(true)
+        if any([t.requires_grad for t in as_tuple(true)]):
+            p, q = (scores_of_vectors(scores, vectors) for scores in (predicted, true))
+            return self._compare(p, q, problem.is_finite)[0]
+        q = scores_of_vectors(true, vectors)
+
+        def compare(theta: Parts) -> tuple[Tensor, Parts]:
+            p = scores_of_vectors(map_parts(Tensor.double, theta), vectors)
+            losses, slopes = self._compare(p, q, problem.is_finite)
+            return losses, mean_of_vectors(slopes(), vectors, theta)
+
+        with torch.no_grad():
+            losses, gradient = compare(problem.theta)
+        return autograd.attach_envelope_gradient(losses, problem.theta, gradient, lambda theta: compare(theta)[1])
+
+    def _compare(self, p: Tensor, q: Tensor, is_finite: bool) -> tuple[Tensor, Callable[[], Tensor]]:
+        """Return the losses, (B,), and a function that returns their derivatives by the predicted scores, (B, K).
+
+        Both are differentiable.
+
+        Parameters
+        ----------
+        p, q : (B | 1, K) Tensor
+            The predicted and the true scores of the structures.
+        is_finite : bool
+            Whether no part is forbidden, so that all scores count.
+        """
+        allowed = torch.ones_like(p, dtype=torch.bool) if is_finite else ~p.isneginf()
+
+        def where(condition: Tensor, values: Tensor) -> Tensor:
+            return values if is_finite else torch.where(condition, values, 0.0)
+
         if self.kind == "listwise":
             # Without any allowed structure, the softmax would be NaN, and so would its gradient.
-            p, q = (torch.where(allowed.any(1, keepdim=True), scores, 0.0) for scores in (p, q))
-            shares = (q / self.temperature).softmax(1)
-            logs = (p / self.temperature).log_softmax(1)
+            p, q = (where(allowed.any(1, keepdim=True), scores) for scores in (p, q))
+            shares, logs = (q / self.temperature).softmax(1), (p / self.temperature).log_softmax(1)
             used = allowed & (shares > 0)
-            return -torch.where(used, shares * torch.where(used, logs, 0.0), 0.0).sum(1)
-        p = torch.where(allowed, p, 0.0)
+            shares = torch.where(used, shares, 0.0)
+            losses = -(shares * torch.where(used, logs, 0.0)).sum(1)
+            return losses, lambda: (logs.exp() * shares.sum(1, keepdim=True) - shares) / self.temperature
+        p = where(allowed, p)
         if self.kind == "pointwise":
-            errors, counted = (p - torch.where(allowed, q, 0.0)).square(), allowed
-        else:
-            best, index = q.max(1, keepdim=True)
-            errors, counted = (self.margin + p - p.gather(1, index)).clamp(min=0), allowed & (q < best)
-        return torch.where(counted, errors, 0.0).sum(1) / counted.sum(1).clamp(min=1)
+            differences = p - where(allowed, q)
+            count = allowed.sum(1, keepdim=True).clamp(min=1)
+            losses = where(allowed, differences.square()).sum(1) / count[:, 0]
+            return losses, lambda: where(allowed, 2 * differences / count)
+        best, index = q.max(1, keepdim=True)
+        errors, counted = self.margin + p - p.gather(1, index), allowed & (q < best)
+        count = counted.sum(1, keepdim=True).clamp(min=1)
+        losses = torch.where(counted, errors.clamp(min=0), 0.0).sum(1) / count[:, 0]
+
+        def slopes() -> Tensor:
+            own = (counted & (errors >= 0)).to(p) / count
+            return own.scatter_add(1, index.expand(len(own), 1), -own.sum(1, keepdim=True))
+
+        return losses, slopes
 
     def extra_repr(self) -> str:
         oracle, rest = f"oracle={self.oracle!r}", super().extra_repr()

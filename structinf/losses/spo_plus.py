@@ -79,7 +79,7 @@ class SPOPlusLoss(DecisionLoss):
 
     def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
         oracle, known = problem.oracle, map_parts(Tensor.detach, true)
-        tilted = combine(map_parts(Tensor.detach, predicted), known, 2, -1)
+        tilted = combine(problem, map_parts(Tensor.detach, predicted), known, 2, -1)
         if not oracle.requires_nonpositive_theta:
             y, best = best_structures(oracle, tilted, known)
         elif oracle.has_binary_parts(predicted):
@@ -95,8 +95,8 @@ class SPOPlusLoss(DecisionLoss):
         if not oracle.is_exact:
             difference = scale_per_instance(difference, (losses > 0).to(losses))
         losses = losses.clamp(min=0)
-        gradients = map_parts(lambda d: 2 * d, difference), map_parts(torch.neg, difference)
-        return self._linear(losses, gradients, predicted, true)
+        gradient = map_parts(lambda d: 2 * d, difference)
+        return self._linear(losses, problem.theta, gradient, true, lambda: map_parts(torch.neg, difference))
 
 
 def _best_with_additional_parts(oracle: Oracle, theta: Parts) -> Parts:

@@ -233,7 +233,7 @@ def optimality_gap(
 
 def _lost_and_best(theta: Parts, true_theta: Parts, problem: Problem) -> tuple[Tensor, Tensor]:
     """Return the regret of the best structures for θ, and the best value, (B,) each."""
-    true = map_parts(Tensor.double, problem.scores_like(theta, true_theta, "true_theta"))
+    true = map_parts(Tensor.double, problem.scores_like(theta, true_theta, "true_theta")[0])
     predicted = map_parts(Tensor.double, problem.theta)
     with problem.plain_modes():
         chosen = best_structure(problem.oracle, predicted)

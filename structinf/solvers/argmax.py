@@ -9,8 +9,10 @@ own classes, which the tests check, have no checks: these would take a third of 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -86,7 +88,7 @@ def best_structures(oracle: Oracle, *scores: Parts) -> list[Parts]:
         return [best_structure(oracle, each) for each in scores]
     together = map_parts(lambda *each: torch.cat(each), *scores)
     try:
-        with renumber_instances(np.tile(np.arange(size), n)):
+        with renumber_instances(_InstanceCopies(size, n)):
             y = best_structure(oracle.repeat(n), together)
     except InfeasibleError:
         for each in scores:  # names each instance of the batch once
@@ -118,7 +120,7 @@ def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: 
     """
     size = len(as_tuple(theta)[0]) // samples
     try:
-        with renumber_instances(np.tile(np.arange(size), samples)):
+        with renumber_instances(_InstanceCopies(size, samples)):
             y = _call(oracle, theta)
     except InfeasibleError:
         # Without noise, the error names each instance of the batch once.
@@ -137,6 +139,19 @@ def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: 
 def best_score(oracle: Oracle, theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
     """Return ⟨θ, y⟩, (B,), for the structures ``y`` of :func:`best_structure`."""
     return oracle.score(theta, y)
+
+
+class _InstanceCopies:
+    """The batch index of each instance of a batch of ``size`` that is tiled ``n`` times.
+
+    ``renumber_instances`` reads the indices only for a message, so that a call without one makes no list.
+    """
+
+    def __init__(self, size: int, n: int) -> None:
+        self.size, self.n = size, n
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain.from_iterable(itertools.repeat(range(self.size), self.n))
 
 
 # ----------------------------------------------------------------------------- the call
@@ -201,6 +216,10 @@ def _wrong_form(y: Any, theta: Parts, structures: tuple[Any, ...], tensors: tupl
     if isinstance(y, tuple) != isinstance(theta, tuple) or len(structures) != len(tensors):
         return f"it returned {_describe(y)}, but must return the form of theta, {_describe(theta)}"
     size = batch_size(tensors)
+    z, t = structures[0], tensors[0]
+    if len(tensors) == 1 and type(z) is Tensor and z.layout is torch.strided:  # the usual case, in one glance
+        if z.dtype is t.dtype and z.shape == t.shape and z.device == t.device:
+            return None
     for z, t in zip(structures, tensors, strict=True):
         if not isinstance(z, Tensor):
             return f"it returned {_describe(y)}, but must return the form of theta, {_describe(theta)}"

@@ -24,7 +24,7 @@ from .options import check_size
 from .scores import check_bound_data, check_flat_scores, check_same_form, check_score_tensors
 from .tensors import check_dense
 
-__all__ = ["AcceptedForm", "accept_form", "check_method", "validate_form", "validate_scores", "wrap_methods"]
+__all__ = ["AcceptedForm", "accept_form", "check_method", "is_accepted", "validate_form", "validate_scores", "wrap_methods"]
 
 
 class AcceptedForm(NamedTuple):
@@ -92,7 +92,7 @@ def _checked(method: _Method, name: str) -> _Method:
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(type(self), name) is checked and not (is_traceable and torch.compiler.is_compiling()):
             theta = args[place] if len(args) > place else _keyword(method, place, kwargs)
-            if theta is not _MISSING and not _is_accepted(self, theta):
+            if theta is not _MISSING and not is_accepted(self, theta):
                 _accept(self, theta, shared=shared, argument=argument)
             if other is not None:
                 i, check = other
@@ -122,7 +122,7 @@ def _check_enumerate(method: Any) -> Any:
         if type(self).enumerate is checked:
             zeros = _zeros_of_shape(event_shape)
             event_shape = tuple(t.shape[1:] for t in zeros) if isinstance(zeros, tuple) else zeros.shape[1:]
-            if not _is_accepted(self, zeros):
+            if not is_accepted(self, zeros):
                 for name, value in self.bound.items():
                     if len(value) != 1:
                         raise InvalidInputError(
@@ -166,7 +166,7 @@ _accepting: set[tuple[int, int]] = set()
 """The thread and the oracle of each call of :meth:`Oracle.validate`, which may call methods of the oracle."""
 
 
-def _is_accepted(oracle: Any, theta: Any) -> bool:
+def is_accepted(oracle: Any, theta: Any) -> bool:
     """Return whether the oracle has accepted the form of θ. Without bound data, any batch size is accepted."""
     form = getattr(oracle.bound, "accepted", None)
     if form is None:

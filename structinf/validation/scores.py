@@ -128,6 +128,8 @@ def check_same_form(name: str, parts: Any, theta: Any, batch: int) -> None:
 
 def check_broadcast_forms(theta: Any, y: Any) -> None:
     """Raise InvalidInputError unless θ and ``y`` have the same event shapes, and batch dimensions that broadcast."""
+    if _have_one_form(theta, y):
+        return
     tensors, others = _as_tuple(theta), _as_tuple(y)
     same_form = isinstance(theta, tuple) == isinstance(y, tuple) and len(tensors) == len(others)
     for name, parts in (("theta", tensors), ("y", others)):
@@ -145,6 +147,13 @@ def check_broadcast_forms(theta: Any, y: Any) -> None:
     raise InvalidInputError(
         f"y must have the form of theta, {_describe(theta)}, got {_describe(y)}; the first dimension is the batch"
     )
+
+
+def _have_one_form(t: Any, z: Any) -> bool:
+    """Return whether both are dense tensors of one shape, dtype and device: the usual case, in one glance."""
+    if type(t) is not Tensor or type(z) is not Tensor or t.is_nested or z.is_nested:
+        return False
+    return t.layout is z.layout is torch.strided and t.dtype is z.dtype and t.shape == z.shape and t.device == z.device
 
 
 def _is_pair(t: Any, z: Any) -> bool:
