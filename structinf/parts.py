@@ -130,7 +130,7 @@ def map_parts(function, theta: Parts, *others: Parts) -> Parts:
     *others : Tensor, or tuple of Tensor
         Parts in the form of ``theta``.
     """
-    if not (isinstance(theta, tuple) or any([isinstance(other, tuple) for other in others])):
+    if isinstance(theta, Tensor) and tuple not in map(type, others):
         return function(theta, *others)
     columns = zip(as_tuple(theta), *map(as_tuple, others), strict=True)
     return pack_like([function(*column) for column in columns], theta)

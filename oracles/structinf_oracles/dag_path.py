@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +22,9 @@ from .common.graph_batches import PathBatch, check_edge_labels, check_graph_inde
 from .common.labels import indicators, nonzero_positions, reject_labels
 
 __all__ = ["DagPath"]
+
+_MOST_DENSE = 2**16
+"""The largest number of entries of a dense incidence matrix."""
 
 
 @dataclass(frozen=True)
@@ -173,11 +177,30 @@ class DagPath(HypergraphProgram):
         # Without cycles, a flow of 0 and 1 from the source to the target is a path.
         if self._is_batch:
             return None
-        start, end = torch.from_numpy(self.graph.ends.astype(np.int64)).to(y.device).unbind(1)
-        surplus = y.new_zeros(len(y), len(self.graph.nodes)).index_add_(1, end, y).index_add_(1, start, y, alpha=-1)
-        surplus[:, self.graph.number(self.source)] += 1
-        surplus[:, self.graph.number(self.target)] -= 1
-        return ((y == 0) | (y == 1)).all(1) & (surplus == 0).all(1)
+        ends, needed, incidence = self._balance
+        if incidence is not None:
+            surplus = y @ incidence.to(y)
+        else:
+            surplus = y.new_zeros(len(y), len(needed)).index_add_(1, ends.to(y.device), torch.cat([-y, y], 1))
+        return (y == y * y).all(1) & (surplus == needed.to(y)).all(1)
+
+    @functools.cached_property
+    def _balance(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What :meth:`contains` needs of the graph.
+
+        The starts of all edges and then their ends, (2 E,); the edges into each node less those out of it on a path,
+        (N,); and for small graphs the same for each edge, (E, N).
+        """
+        ends = torch.from_numpy(self.graph.ends.astype(np.int64))
+        count, (edges, _) = len(self.graph.nodes), ends.shape
+        needed = torch.zeros(count, device="cpu")
+        needed[self.graph.number(self.source)] -= 1
+        needed[self.graph.number(self.target)] += 1
+        incidence = None
+        if edges * count <= _MOST_DENSE:
+            incidence = torch.zeros(edges, count, device="cpu")
+            incidence.scatter_add_(1, ends, torch.tensor([-1.0, 1.0], device="cpu").expand(edges, 2))
+        return ends.T.reshape(-1), needed, incidence
 
     def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
         if self._is_batch:

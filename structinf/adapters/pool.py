@@ -52,15 +52,16 @@ class StructurePool:
 
     def add(self, structures: Parts) -> None:
         """Add structures (K, *event), except the known ones, which count as used again."""
-        tensors = tuple(t.detach().cpu().contiguous() for t in as_tuple(structures))
+        tensors = tuple([t.detach().cpu().contiguous() for t in as_tuple(structures)])
         if not self._memory:
             self.is_tuple = isinstance(structures, tuple)
             self._memory = tuple(t.new_zeros(0, *t.shape[1:]) for t in tensors)
         self.check_form(structures)
-        tensors = tuple(t.to(own) for t, own in zip(tensors, self._memory, strict=True))
+        tensors = tuple([t.to(own) for t, own in zip(tensors, self._memory, strict=True)])
+        rows, use = self._rows, self._rows.move_to_end
         for row, key in enumerate(self._bytes(tensors)):
-            if key in self._rows:
-                self._rows.move_to_end(key)
+            if key in rows:
+                use(key)
                 continue
             if len(self) < self.capacity:
                 index = len(self)
@@ -145,8 +146,9 @@ class StructurePool:
     def _bytes(self, tensors: tuple[Tensor, ...]) -> list[bytes]:
         columns = []
         for t in tensors:
-            memory, width = (t + 0).numpy().tobytes(), t[:1].nbytes  # −0 and 0 are the same part
-            columns.append([memory[row * width : (row + 1) * width] for row in range(len(t))])
+            array = t.numpy() + 0  # −0 and 0 are the same part
+            memory, width = array.tobytes(), array[:1].nbytes
+            columns.append([memory[row * width : (row + 1) * width] for row in range(array.shape[0])])
         return columns[0] if len(columns) == 1 else [b"".join(row) for row in zip(*columns, strict=True)]
 
     def check_form(self, parts: Parts) -> None:

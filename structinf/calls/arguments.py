@@ -132,7 +132,8 @@ def check_scores_finite(
     """Raise InvalidInputError for NaN or +inf. Return whether all scores are finite; always False with ``checks``."""
     if not isinstance(theta, tuple):
         return _is_finite(theta, name, batch_shape, checks)
-    return all([_is_finite(t, f"{name}[{i}]", batch_shape, checks) for i, t in enumerate(theta)])
+    found = [_is_finite(t, f"{name}[{i}]", batch_shape, checks) for i, t in enumerate(theta)]  # checks all tensors
+    return all(found)
 
 
 def _is_finite(t: Tensor, name: str, batch_shape: torch.Size, checks: DeferredChecks | None) -> bool:

@@ -62,6 +62,11 @@ def flatten_parts(problem: Problem, y: Any, what: str, instead: str = "") -> Par
 
     Error messages about the form end with ``instead``, a hint at another accepted argument.
     """
+    if problem.has_flat_form(y):
+        check_not_captured(what, y)
+        form = problem.without_padding(y)
+        check_all_finite(as_tuple(form)[0], what)
+        return form
     received = y
     y = list_to_tuple(y)
     if isinstance(y, tuple) != isinstance(problem.theta, tuple) or len(as_tuple(y)) != len(as_tuple(problem.theta)):
@@ -129,10 +134,10 @@ def gold_structures(problem: Problem, y: Any, what: str, *, allows_means: bool =
 
 def _check_gold_or_mean(problem: Problem, form: Parts, what: str) -> None:
     """Raise InvalidInputError for an instance of ``form`` (B, *event) that is no structure, and no mean."""
-    is_mean = torch.stack([(t != t.round()).flatten(1).any(1) for t in as_tuple(form)]).any(0)
-    if not bool(is_mean.any()):
+    if all(torch.equal(t, t.round()) for t in as_tuple(form)):
         _check_gold(problem, form, what)
         return
+    is_mean = torch.stack([(t != t.round()).flatten(1).any(1) for t in as_tuple(form)]).any(0)
     check_means(problem.oracle, form, what)
     rest = SolvedRows((~is_mean).nonzero()[:, 0], is_mean, problem.oracle)
     of_rest = dataclasses.replace(

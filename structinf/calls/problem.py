@@ -28,7 +28,7 @@ from ..errors import (
     UnsupportedError,
     renumber_instances,
 )
-from ..kernels.arrays import upcast_half
+from ..kernels.arrays import HALF_DTYPES, upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from ..solution import ZERO, Fill
@@ -89,11 +89,15 @@ class Problem:
         On a GPU, the check of finite scores waits until :meth:`plain_modes` or :meth:`finish_checks` is called.
         """
         check_on_infeasible(on_infeasible)
+        if not (instance_data or oracle.bound) and _needs_no_conversion(oracle, theta):
+            form = _without_padding(oracle, theta)
+            is_finite = check_scores_finite(form, theta.shape[:1], None)
+            return cls(oracle, form, theta.shape[:1], (theta.dtype,), None, on_infeasible, None, is_finite)
         theta = list_to_tuple(theta)
         check_score_tensors(theta)
         ndims = oracle.resolve_event_ndim(theta)
         tensors = as_tuple(theta)
-        if any([has_forward_derivative(t) for t in tensors]):
+        if any(has_forward_derivative(t) for t in tensors):
             raise UnsupportedError(NO_FORWARD_MODE)
         batch_shape = batch_shape_of(tensors, ndims, oracle)
         flat = [upcast_half(flatten_batch(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
@@ -265,6 +269,9 @@ class Problem:
         name : str
             The name of the argument ``other``.
         """
+        if self.has_flat_form(other) and isinstance(theta, Tensor) and theta.shape == other.shape:
+            form = self.without_padding(other)
+            return form, check_scores_finite(form, self.batch_shape, None, name)
         given, received = as_tuple(list_to_tuple(theta)), as_tuple(list_to_tuple(other))
         for t in received:
             if isinstance(t, Tensor):
@@ -276,7 +283,7 @@ class Problem:
         for t in received:
             check_real(name, t)
         converted = [t.to(like) for t, like in zip(received, as_tuple(self.theta), strict=True)]
-        if any([has_forward_derivative(t) for t in converted]):
+        if any(has_forward_derivative(t) for t in converted):
             raise UnsupportedError(NO_FORWARD_MODE)
         if self.solved is None and self.checks is None and not torch.is_inference_mode_enabled():
             # The oracle has accepted scores of these shapes.
@@ -288,6 +295,23 @@ class Problem:
             built = Problem.build(pack_like(converted, self.theta), self.whole_oracle, {})
             built.finish_checks()
         return self.same_rows(built), built.is_finite
+
+    def has_flat_form(self, t: Any) -> bool:
+        """Return whether ``t`` is a plain tensor of the shape, dtype and device of the scores, one tensor on the CPU.
+
+        It then needs no conversion, and holds the instances of the problem.
+        """
+        like = self.theta
+        if (
+            type(t) is not Tensor
+            or isinstance(like, tuple)
+            or self.solved is not None
+            or not (like.is_cpu and t.is_cpu)
+        ):
+            return False
+        if t.is_nested or t.layout is not torch.strided or len(self.batch_shape) != 1 or has_forward_derivative(t):
+            return False
+        return t.dtype is like.dtype and t.shape == like.shape and not torch.is_inference_mode_enabled()
 
     def same_rows(self, other: Problem) -> Parts:
         """Return the scores (B | 1, *event) of ``other``, a problem of the same batch, for the instances of this one.
@@ -324,7 +348,7 @@ class Problem:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of values: the widest dtype of the user's tensors."""
-        return functools.reduce(torch.promote_types, self.dtypes)
+        return self.dtypes[0] if len(self.dtypes) == 1 else functools.reduce(torch.promote_types, self.dtypes)
 
     def restore(self, t: Tensor, dim: int = 0, fill: Fill = ZERO) -> Tensor:
         """Unflatten the batch dimension ``dim`` of ``t``, and cast floating-point tensors to the user's dtype.
@@ -383,6 +407,15 @@ class Problem:
         """Run the checks that wait, for calls without :meth:`plain_modes`."""
         if self.checks is not None:
             self.checks.finish()
+
+
+def _needs_no_conversion(oracle: Oracle, theta: Any) -> bool:
+    """Return whether θ is a tensor in the flat form on the CPU that the oracle has accepted in an earlier call."""
+    if not is_accepted(oracle, theta) or not isinstance(theta, Tensor) or not theta.is_cpu:
+        return False
+    if theta.dtype in HALF_DTYPES or theta.ndim != oracle.resolve_event_ndim(theta)[0] + 1:
+        return False
+    return not (torch.is_inference_mode_enabled() or has_forward_derivative(theta))
 
 
 def _validate_rest(solved: SolvedRows, oracle: Oracle, form: Parts) -> tuple[SolvedRows, Parts]:

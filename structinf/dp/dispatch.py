@@ -37,6 +37,8 @@ __all__ = [
 
 # Elementary operations per hyperedge and pass, an estimate for the number of threads.
 _WORK_PER_EDGE = 8
+# The weights of the instances of small calls, so that a call makes none.
+_ONES = np.ones(1024)
 # Limit of hyperedges drawn at once. This many uniform float64 numbers take 80 MB.
 _MAX_DRAWN = 10**7
 
@@ -126,18 +128,21 @@ def value_and_mean(
 
 
 def best_on_cpu(graph: Hypergraph, theta: Tensor, goal: np.ndarray) -> tuple[np.ndarray, Tensor]:
-    """Return the best scores, (B,) float64, and the parts of the best structures, (B, P), for θ (B, P) on the CPU.
+    """Return the best scores, (B,) float64, and the parts of the best structures, (B, P).
+
+    θ (B, P) is contiguous on the CPU.
 
     Does the work of :func:`value_and_mean` without a regularizer. Small calls take most of their time outside of the
     compiled loop, so that each operation counts here.
     """
     from ..kernels.hypergraph import smoothed_passes as kernels
 
-    (scores,) = to_numpy(theta)
-    out, parts, weight = np.empty(len(goal)), np.zeros(scores.shape, scores.dtype), np.ones(len(goal))
+    scores, batch = theta.detach().numpy(), len(goal)
+    out, parts = np.empty(batch), np.zeros(scores.shape, scores.dtype)
+    weight = _ONES[:batch] if batch <= len(_ONES) else np.ones(batch)
     work = _WORK_PER_EDGE * _edges_visited(graph, goal)
     arrays = scores, goal, graph.blocks, math.inf, weight, out, parts
-    _run_groups(kernels.value_and_mean, graph, len(goal), 4, work, *arrays)
+    _run_groups(kernels.value_and_mean, graph, batch, 4, work, *arrays)
     return out, torch.from_numpy(parts)
 
 

@@ -25,6 +25,8 @@ from .blocks import Blocks, split_into_blocks
 __all__ = ["Hypergraph"]
 
 _MAX_SIZE = 2**60
+_MOST_KEPT = 1024
+"""The largest batch without lengths whose goals a hypergraph keeps."""
 _Plan = TypeVar("_Plan")
 
 
@@ -133,6 +135,16 @@ class Hypergraph:
         return int(self.derivation_size[goal.cpu().numpy()].max(initial=1))
 
     @cached_property
+    def last_goal(self) -> int:
+        """The goal node of instances without lengths; −1 if there is none."""
+        return self.goals[(-1,) * self.goals.ndim].item()
+
+    @cached_property
+    def _last_goals(self) -> np.ndarray:
+        """The goals of instances without lengths. A smaller batch takes a part of the array."""
+        return np.full(_MOST_KEPT, self.last_goal, np.int64)
+
+    @cached_property
     def derivation_size(self) -> np.ndarray:
         """The largest number of hyperedges in a derivation of each node, (N + 1,) int64."""
         size = np.zeros(self.nodes + 1, np.int64)
@@ -189,7 +201,7 @@ class Hypergraph:
             If the number of lengths differs from the number of dimensions of ``goals``.
         """
         if self.goals.ndim == 0 or lengths is None:
-            return np.full(batch, self.goals[(-1,) * self.goals.ndim].item(), np.int64)
+            return self._last_goals[:batch] if batch <= _MOST_KEPT else np.full(batch, self.last_goal, np.int64)
         self._check_number_of(lengths)
         index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
         unknown = np.any((index < 0) | (index >= self.goals.shape), axis=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,7 +117,13 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
     def hypergraph(self, theta: Parts) -> Hypergraph:
         """Return the hypergraph for θ with one batch dimension; the oracle builds one hypergraph per event shape."""
         shape = tuple(theta.shape[1:]) if isinstance(theta, Tensor) else tuple([tuple(t.shape[1:]) for t in theta])
-        return self._hypergraph_of(shape)
+        latest = _latest.get(id(self))
+        if latest is not None and latest[0]() is self and latest[1] == shape:
+            return latest[2]
+        graph, key = self._hypergraph_of(shape), id(self)
+        if _is_frozen(type(self)):
+            _latest[key] = weakref.ref(self, lambda _: _latest.pop(key, None)), shape, graph
+        return graph
 
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
         unbound = self._with_instance_data({}) if self.bound else self
@@ -195,6 +202,8 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         """Return the goal of each instance, (B,) int64; raise InvalidInputError for lengths without a goal."""
         lengths = self.goal_index(graph)
         goals = graph.goal(lengths, batch)
+        if lengths is None and graph.last_goal >= 0:
+            return goals
         check_instances("lengths", goals, batch, shared=False)
         if (goals < 0).any():
             index = int(np.flatnonzero(goals < 0)[0])
@@ -478,6 +487,17 @@ def _edge_noise(graph: Hypergraph, scores: Tensor, generator: torch.Generator | 
     """Return Gumbel noise of each hyperedge for scores (B, P), and of none in the last column: (B, E + 1)."""
     shape = len(scores), graph.edges + 1
     return Gumbel().sample(shape, dtype=scores.dtype, device=scores.device, generator=generator)
+
+
+_latest: dict[int, tuple[weakref.ref[HypergraphProgram], Any, Hypergraph]] = {}
+"""The latest event shape and hypergraph of each oracle that exists, by id. To hash the options takes longer."""
+
+
+@functools.cache
+def _is_frozen(kind: type) -> bool:
+    """Return whether the options of an oracle of this class cannot change."""
+    parameters = vars(kind).get("__dataclass_params__")
+    return parameters is not None and parameters.frozen
 
 
 @dataclass(frozen=True)

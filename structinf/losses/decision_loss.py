@@ -114,7 +114,7 @@ class DecisionLoss(nn.Module, abc.ABC):
         of_true : callable
             Returns the gradient by ``true``.
         """
-        if any([t.requires_grad for t in as_tuple(true)]):
+        if any(t.requires_grad for t in as_tuple(true)):
             theta, gradient = as_tuple(theta) + as_tuple(true), as_tuple(gradient) + as_tuple(of_true())
         return autograd.attach_envelope_gradient(values, theta, gradient)
 

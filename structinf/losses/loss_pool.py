@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..adapters import StructurePool, is_due
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, list_to_tuple
+from ..parts import Parts, as_tuple, batch_size, list_to_tuple, map_parts
 from ..solvers.argmax import best_structures
 from ..validation import check_ratio, check_real
 
@@ -68,10 +68,11 @@ class LossPool(nn.Module):
         with torch.no_grad():
             # An infeasible instance raises an error here, before the call counts. The loss then calls again without it.
             is_exact = is_due(self.calls + 1, self.solve_ratio)
-            best = best_structures(oracle, *scores) if is_exact else []
+            new = [] if structures is None else [structures]
+            new += best_structures(oracle, *scores) if is_exact else []
             self.calls += 1
-            for each in ([] if structures is None else [structures]) + best:
-                self.memory.add(each)
+            if new:
+                self.memory.add(new[0] if len(new) == 1 else map_parts(lambda *each: torch.cat(each), *new))
 
     def vectors(self, theta: Parts) -> tuple[Tensor, ...]:
         """Return all structures as vectors, (K, D) for each tensor of ``theta``, in its dtype and on its device.

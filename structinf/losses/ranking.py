@@ -109,7 +109,7 @@ class RankingLoss(DecisionLoss):
     def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
         self.pool.grow(problem.oracle, None, predicted, true)
         vectors = self.pool.vectors(true)
-        if any([t.requires_grad for t in as_tuple(true)]):
+        if any(t.requires_grad for t in as_tuple(true)):
             p, q = (scores_of_vectors(scores, vectors) for scores in (predicted, true))
             return self._compare(p, q, problem.is_finite)[0]
         q = scores_of_vectors(true, vectors)
@@ -135,32 +135,36 @@ class RankingLoss(DecisionLoss):
         is_finite : bool
             Whether no part is forbidden, so that all scores count.
         """
-        allowed = torch.ones_like(p, dtype=torch.bool) if is_finite else ~p.isneginf()
+        allowed = None if is_finite else ~p.isneginf()
 
-        def where(condition: Tensor, values: Tensor) -> Tensor:
-            return values if is_finite else torch.where(condition, values, 0.0)
+        def where(condition: Tensor | None, values: Tensor) -> Tensor:
+            return values if condition is None else torch.where(condition, values, 0.0)
+
+        def both(condition: Tensor) -> Tensor:
+            return condition if allowed is None else allowed & condition
 
         if self.kind == "listwise":
             # Without any allowed structure, the softmax would be NaN, and so would its gradient.
-            p, q = (where(allowed.any(1, keepdim=True), scores) for scores in (p, q))
+            if allowed is not None:
+                p, q = (where(allowed.any(1, keepdim=True), scores) for scores in (p, q))
             shares, logs = (q / self.temperature).softmax(1), (p / self.temperature).log_softmax(1)
-            used = allowed & (shares > 0)
-            shares = torch.where(used, shares, 0.0)
-            losses = -(shares * torch.where(used, logs, 0.0)).sum(1)
+            used = None if allowed is None else allowed & (shares > 0)
+            shares = where(used, shares)
+            losses = -(shares * where(used, logs)).sum(1)
             return losses, lambda: (logs.exp() * shares.sum(1, keepdim=True) - shares) / self.temperature
         p = where(allowed, p)
         if self.kind == "pointwise":
             differences = p - where(allowed, q)
-            count = allowed.sum(1, keepdim=True).clamp(min=1)
-            losses = where(allowed, differences.square()).sum(1) / count[:, 0]
+            count = p.shape[1] if allowed is None else allowed.sum(1, keepdim=True).clamp(min=1)
+            losses = where(allowed, differences.square()).sum(1) / (count if allowed is None else count[:, 0])
             return losses, lambda: where(allowed, 2 * differences / count)
         best, index = q.max(1, keepdim=True)
-        errors, counted = self.margin + p - p.gather(1, index), allowed & (q < best)
-        count = counted.sum(1, keepdim=True).clamp(min=1)
-        losses = torch.where(counted, errors.clamp(min=0), 0.0).sum(1) / count[:, 0]
+        errors, counted = self.margin + p - p.gather(1, index), both(q < best)
+        positive, count = counted & (errors >= 0), counted.sum(1, keepdim=True).clamp(min=1)
+        losses = torch.where(positive, errors, 0.0).sum(1) / count[:, 0]
 
         def slopes() -> Tensor:
-            own = (counted & (errors >= 0)).to(p) / count
+            own = positive.to(p) / count
             return own.scatter_add(1, index.expand(len(own), 1), -own.sum(1, keepdim=True))
 
         return losses, slopes

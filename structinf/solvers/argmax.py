@@ -26,6 +26,7 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..shapes import Float
 from ..validation import check_feasible
+from ..validation.scores import have_one_form
 
 __all__ = [
     "best_samples",
@@ -216,10 +217,8 @@ def _wrong_form(y: Any, theta: Parts, structures: tuple[Any, ...], tensors: tupl
     if isinstance(y, tuple) != isinstance(theta, tuple) or len(structures) != len(tensors):
         return f"it returned {_describe(y)}, but must return the form of theta, {_describe(theta)}"
     size = batch_size(tensors)
-    z, t = structures[0], tensors[0]
-    if len(tensors) == 1 and type(z) is Tensor and z.layout is torch.strided:  # the usual case, in one glance
-        if z.dtype is t.dtype and z.shape == t.shape and z.device == t.device:
-            return None
+    if len(tensors) == 1 and have_one_form(structures[0], tensors[0]):
+        return None
     for z, t in zip(structures, tensors, strict=True):
         if not isinstance(z, Tensor):
             return f"it returned {_describe(y)}, but must return the form of theta, {_describe(theta)}"

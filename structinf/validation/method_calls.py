@@ -24,7 +24,15 @@ from .options import check_size
 from .scores import check_bound_data, check_flat_scores, check_same_form, check_score_tensors
 from .tensors import check_dense
 
-__all__ = ["AcceptedForm", "accept_form", "check_method", "is_accepted", "validate_form", "validate_scores", "wrap_methods"]
+__all__ = [
+    "AcceptedForm",
+    "accept_form",
+    "check_method",
+    "is_accepted",
+    "validate_form",
+    "validate_scores",
+    "wrap_methods",
+]
 
 
 class AcceptedForm(NamedTuple):
@@ -175,6 +183,10 @@ def is_accepted(oracle: Any, theta: Any) -> bool:
     if owner != id(oracle):
         return False
     try:
+        if type(theta) in _PLAIN_TENSORS and type(event) is tuple:  # the usual case, without lists
+            shape, dtype, _, is_cpu, layout = _form_of(theta)
+            if (shape[1:], is_cpu, layout) == event:
+                return dtype in _DTYPES and (batch is None or shape[0] in (1, batch))
         forms = [_form_of(t) for t in theta] if type(theta) is tuple else _form_of(theta)
     except (AttributeError, RuntimeError):  # no tensor, or a nested tensor, which has no shape
         return False

@@ -18,6 +18,7 @@ __all__ = [
     "check_flat_scores",
     "check_same_form",
     "check_score_tensors",
+    "have_one_form",
     "wrong_instance_shape",
 ]
 
@@ -128,7 +129,7 @@ def check_same_form(name: str, parts: Any, theta: Any, batch: int) -> None:
 
 def check_broadcast_forms(theta: Any, y: Any) -> None:
     """Raise InvalidInputError unless θ and ``y`` have the same event shapes, and batch dimensions that broadcast."""
-    if _have_one_form(theta, y):
+    if have_one_form(theta, y):
         return
     tensors, others = _as_tuple(theta), _as_tuple(y)
     same_form = isinstance(theta, tuple) == isinstance(y, tuple) and len(tensors) == len(others)
@@ -149,8 +150,8 @@ def check_broadcast_forms(theta: Any, y: Any) -> None:
     )
 
 
-def _have_one_form(t: Any, z: Any) -> bool:
-    """Return whether both are dense tensors of one shape, dtype and device: the usual case, in one glance."""
+def have_one_form(t: Any, z: Any) -> bool:
+    """Return whether both are dense tensors of one shape, dtype and device."""
     if type(t) is not Tensor or type(z) is not Tensor or t.is_nested or z.is_nested:
         return False
     return t.layout is z.layout is torch.strided and t.dtype is z.dtype and t.shape == z.shape and t.device == z.device
