@@ -16,7 +16,7 @@ import numpy as np
 from .errors import InvalidInputError, PluginError, UnknownNameError
 from .oracle import Oracle
 
-__all__ = ["ORACLES", "Registry", "did_you_mean", "signature_options"]
+__all__ = ["ORACLES", "Registry", "did_you_mean", "is_frozen_dataclass", "signature_options"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,6 +43,8 @@ class Registry(Generic[T]):
         # Looking into distributions takes milliseconds: once a name.
         self._factories: dict[str, Callable[..., T]] = {}
         self._options: dict[str, dict[str, bool]] = {}
+        # The objects of names without options.
+        self._shared: dict[str, T] = {}
         # Registries for other arguments of the same calls.
         self.others: tuple[Registry[Any], ...] = ()
 
@@ -90,6 +92,7 @@ class Registry(Generic[T]):
         self._registered[name] = factory
         self._factories.pop(name, None)
         self._options.pop(name, None)
+        self._shared.pop(name, None)
         _set_registered_name(factory, name)
         return factory
 
@@ -158,7 +161,11 @@ class Registry(Generic[T]):
                     "in its constructor"
                 )
             return item
-        factory, known = self.factory(item), self._options_of(item)
+        factory = self.factory(item)
+        shared = None if options else self._shared.get(item)
+        if shared is not None and type(shared) is factory:
+            return shared
+        known = self._options_of(item)
         unknown = [key for key in options if key not in known]
         if unknown:
             raise TypeError(
@@ -180,6 +187,8 @@ class Registry(Generic[T]):
             raise PluginError(
                 f"{self.kind} {item!r} must construct an object of {self.base.__name__}, got {instance!r}"
             )
+        if not options and type(instance) is factory and _can_share(factory):
+            self._shared[item] = instance
         return instance
 
     def options(self, name: str) -> list[str]:
@@ -231,6 +240,17 @@ class Registry(Generic[T]):
                     continue  # an error of a plugin must not hide the message about the unknown name
                 found.setdefault(_normalize(term), []).append(name)
         return found
+
+
+def is_frozen_dataclass(kind: type) -> bool:
+    """Return whether the class itself, and not just a parent class, is a frozen dataclass."""
+    parameters = vars(kind).get("__dataclass_params__")
+    return parameters is not None and parameters.frozen
+
+
+def _can_share(kind: type) -> bool:
+    """Return whether all calls by a name can use one object: nobody can change it, as for the library's own classes."""
+    return is_frozen_dataclass(kind) and _package(kind.__module__) in ("structinf", "structinf_oracles")
 
 
 def signature_options(factory: Callable[..., Any]) -> dict[str, bool]:

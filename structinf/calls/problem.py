@@ -28,9 +28,9 @@ from ..errors import (
     UnsupportedError,
     renumber_instances,
 )
-from ..kernels.arrays import HALF_DTYPES, upcast_half
+from ..kernels.arrays import upcast_half
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
+from ..parts import Parts, as_tuple, batch_size, list_to_tuple, map_parts, pack_like
 from ..solution import ZERO, Fill
 from ..solvers.argmax import best_structure
 from ..solvers.perturbation import repeat_instances
@@ -90,9 +90,9 @@ class Problem:
         """
         check_on_infeasible(on_infeasible)
         if not (instance_data or oracle.bound) and _needs_no_conversion(oracle, theta):
-            form = _without_padding(oracle, theta)
-            is_finite = check_scores_finite(form, theta.shape[:1], None)
-            return cls(oracle, form, theta.shape[:1], (theta.dtype,), None, on_infeasible, None, is_finite)
+            form, batch = _without_padding(oracle, theta), torch.Size((batch_size(theta),))
+            dtypes = tuple([t.dtype for t in as_tuple(theta)])
+            return cls(oracle, form, batch, dtypes, None, on_infeasible, None, check_scores_finite(form, batch, None))
         theta = list_to_tuple(theta)
         check_score_tensors(theta)
         ndims = oracle.resolve_event_ndim(theta)
@@ -410,12 +410,13 @@ class Problem:
 
 
 def _needs_no_conversion(oracle: Oracle, theta: Any) -> bool:
-    """Return whether θ is a tensor in the flat form on the CPU that the oracle has accepted in an earlier call."""
-    if not is_accepted(oracle, theta) or not isinstance(theta, Tensor) or not theta.is_cpu:
+    """Return whether θ is in the flat form on the CPU that the oracle has accepted in an earlier call."""
+    if not is_accepted(oracle, theta) or torch.is_inference_mode_enabled():
         return False
-    if theta.dtype in HALF_DTYPES or theta.ndim != oracle.resolve_event_ndim(theta)[0] + 1:
-        return False
-    return not (torch.is_inference_mode_enabled() or has_forward_derivative(theta))
+    for t, n in zip(as_tuple(theta), oracle.resolve_event_ndim(theta), strict=True):
+        if not t.is_cpu or t.ndim != n + 1 or has_forward_derivative(t):
+            return False
+    return True
 
 
 def _validate_rest(solved: SolvedRows, oracle: Oracle, form: Parts) -> tuple[SolvedRows, Parts]:

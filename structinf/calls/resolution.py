@@ -286,6 +286,8 @@ def _instance_data(oracle: str | Oracle, options: Mapping[str, Any], of_item: Co
 
     ``of_item`` holds the options of a relaxation or an estimator given by name.
     """
+    if not options and isinstance(oracle, Oracle | str):
+        return []
     known = _kind(oracle, options)
     of_oracle = ORACLES.options(oracle) if isinstance(oracle, str) else ()
     return [

@@ -20,6 +20,7 @@ from ..linear_constraints import LinearConstraints, LinearlyConstrained
 from ..noise import Gumbel
 from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
+from ..registry import is_frozen_dataclass
 from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer
 from ..shapes import Bool, Float
 from ..smoothing import SmoothableGibbs, kernel_alpha
@@ -121,7 +122,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         if latest is not None and latest[0]() is self and latest[1] == shape:
             return latest[2]
         graph, key = self._hypergraph_of(shape), id(self)
-        if _is_frozen(type(self)):
+        if is_frozen_dataclass(type(self)):
             _latest[key] = weakref.ref(self, lambda _: _latest.pop(key, None)), shape, graph
         return graph
 
@@ -491,13 +492,6 @@ def _edge_noise(graph: Hypergraph, scores: Tensor, generator: torch.Generator | 
 
 _latest: dict[int, tuple[weakref.ref[HypergraphProgram], Any, Hypergraph]] = {}
 """The latest event shape and hypergraph of each oracle that exists, by id. To hash the options takes longer."""
-
-
-@functools.cache
-def _is_frozen(kind: type) -> bool:
-    """Return whether the options of an oracle of this class cannot change."""
-    parameters = vars(kind).get("__dataclass_params__")
-    return parameters is not None and parameters.frozen
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,12 @@ def _argmax(oracle: Oracle, theta: Parts) -> Parts:
 
 def _is_own(oracle: Oracle) -> bool:
     """Return whether the class of the oracle is one of the library's, so that the tests check its argmax."""
-    return type(oracle).__module__.startswith("structinf_oracles.")
+    return _is_own_class(type(oracle))
+
+
+@functools.lru_cache(maxsize=256)
+def _is_own_class(kind: type[Oracle]) -> bool:
+    return kind.__module__.startswith("structinf_oracles.")
 
 
 _WRITES = "it changed theta in place"
