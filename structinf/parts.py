@@ -20,7 +20,7 @@ from .compile.functorch import check_not_captured
 from .compile.saved_tensors import bypass_saved_tensor_hooks
 from .deferred_checks import check_number, skips_checks
 from .errors import InvalidInputError
-from .kernels.arrays import empty
+from .kernels.arrays import LARGE_BYTES, empty
 from .shapes import Float
 from .validation.function_values import check_function_values, protocol_error, versions_of
 from .validation.options import check_in_range
@@ -61,9 +61,6 @@ AnyParts: TypeAlias = Any
 
 PartsT = TypeVar("PartsT", bound=Parts)
 """Parts of equal form, a tensor or a tuple, in several arguments and the result of a function."""
-
-# Products of at least this size in bytes are written to memory from numpy; see structinf.kernels.arrays.empty.
-_LARGE_BYTES = 2**19
 
 
 def as_tuple(theta: Parts) -> tuple[Tensor, ...]:
@@ -238,7 +235,7 @@ def scale_per_instance(parts: Parts, weight: Float[Tensor, " batch"]) -> Parts:
 
 def _multiply_rows(t: Tensor, factors: Tensor) -> Tensor:
     records = torch.is_grad_enabled() and (t.requires_grad or factors.requires_grad)
-    if records or not t.is_cpu or t.nbytes < _LARGE_BYTES or t.shape[0] != factors.shape[0] or t.dtype != factors.dtype:
+    if records or not t.is_cpu or t.nbytes < LARGE_BYTES or t.shape[0] != factors.shape[0] or t.dtype != factors.dtype:
         return t * factors
     return torch.mul(t, factors, out=empty(*t.shape, dtype=t.dtype))
 

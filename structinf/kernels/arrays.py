@@ -11,7 +11,7 @@ from torch import Tensor
 from ..compile.torch_private import functorch_is_active
 from ..deferred_checks import finish_checks
 
-__all__ = ["HALF_DTYPES", "as_tensor", "empty", "has_numpy_view", "to_numpy", "upcast_half", "zeros"]
+__all__ = ["HALF_DTYPES", "LARGE_BYTES", "as_tensor", "empty", "has_numpy_view", "to_numpy", "upcast_half", "zeros"]
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor:
@@ -44,6 +44,10 @@ def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
     The operating system clears numpy's memory on first use. torch.zeros would wake its threads to fill the memory.
     """
     return torch.from_numpy(np.zeros(shape, _numpy_dtype(dtype)))
+
+
+LARGE_BYTES = 2**19
+"""Results of at least this size are written to memory from :func:`empty`."""
 
 
 def empty(*shape: int, dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy
+from ..kernels.arrays import LARGE_BYTES, empty
 from ..noise import Noise
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, check_scale_now, map_parts, pack_like
@@ -85,8 +86,14 @@ def perturb(
         # A factor may underflow to 0, and 0 · −inf would be NaN at forbidden parts.
         copies = map_parts(lambda t, u: torch.where(t.isinf(), t, t * multiplicative_factors(u, scale)), theta, drawn)
     else:
-        copies = map_parts(lambda t, u: torch.add(t, u, alpha=scale), theta, drawn)
+        copies = map_parts(lambda t, u: _add_scaled(t, u, scale), theta, drawn)
     return NoisyCopies(oracle.repeat(samples), merge_samples(copies), drawn)
+
+
+def _add_scaled(t: Tensor, u: Tensor, scale: float) -> Tensor:
+    if not u.is_cpu or u.nbytes < LARGE_BYTES or (t.requires_grad and torch.is_grad_enabled()):
+        return torch.add(t, u, alpha=scale)
+    return torch.add(t, u, alpha=scale, out=empty(*u.shape, dtype=u.dtype))
 
 
 def multiplicative_factors(u: Tensor, scale: float | Tensor) -> Tensor:
@@ -124,13 +131,12 @@ def draw_noise(
     form = pack_like(drawn, theta)
     # Masks of each instance, also for shared tensors: the padding of one instance may be valid in another instance.
     for masks in (oracle.valid_parts(map_parts(lambda u: u[0], form)), oracle.perturbed_parts(theta)):
-        form = form if masks is None else _masked(form, masks)
+        if masks is not None:
+            # A product suffices because draws are finite. torch.where is slower with a mask shared by samples. Only
+            # the draws of the library's own distributions certainly have memory of their own.
+            multiply = torch.Tensor.mul_ if type(noise).__module__ == Noise.__module__ else torch.mul
+            form = map_parts(lambda u, mask, f=multiply: f(u, mask.to(u.dtype)), form, masks)
     return form
-
-
-def _masked(form: Parts, masks: Parts) -> Parts:
-    # A product suffices because draws are finite. torch.where is several times slower with a mask shared by samples.
-    return map_parts(lambda u, mask: u * mask.to(u.dtype), form, masks)
 
 
 def repeat_instances(theta: Parts, samples: int) -> Parts:
