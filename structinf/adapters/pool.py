@@ -161,13 +161,24 @@ class StructurePool:
             )
 
 
-def scores_of_vectors(theta: Parts, vectors: tuple[Tensor, ...]) -> Float[Tensor, "batch structures"]:
-    """Return the scores ⟨θ, y⟩, (B, K), of the structures ``vectors`` of a pool; see :meth:`StructurePool.scores`."""
+def scores_of_vectors(
+    theta: Parts, vectors: tuple[Tensor, ...], is_finite: bool = False
+) -> Float[Tensor, "batch structures"]:
+    """Return the scores ⟨θ, y⟩, (B, K), of structures; see :meth:`StructurePool.scores`.
+
+    Parameters
+    ----------
+    theta : (B, *event) Parts
+        The scores of the parts.
+    vectors : tuple of (K, D) Tensor
+        The result of :meth:`StructurePool.vectors`.
+    is_finite : bool
+        Whether no part is known to be forbidden, so that the call need not search for such parts.
+    """
     total: Tensor | None = None
     for t, y in zip(as_tuple(theta), vectors, strict=True):
         flat = t if t.ndim == 2 else t.unsqueeze(-1).flatten(1)
-        # A sum of finite scores may overflow.
-        if math.isfinite(flat.detach().sum().item()) or not bool((forbidden := flat.isneginf()).any()):
+        if is_finite or not bool((forbidden := flat.isneginf()).any()):
             values = flat @ y.T
         else:
             values = torch.where(forbidden, 0.0, flat) @ y.T

@@ -21,6 +21,9 @@ class Function(torch.autograd.Function):
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
-        if functorch_is_active() or any(isinstance(t, Tensor) and is_functorch_wrapped_tensor(t) for t in args):
+        if functorch_is_active():
             return super().apply(*args)
+        for t in args:
+            if isinstance(t, Tensor) and is_functorch_wrapped_tensor(t):
+                return super().apply(*args)
         return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]

@@ -13,7 +13,14 @@ from ..parts import Parts, as_tuple, pack, pack_like, sum_to_batch_of, zeros_for
 from ..shapes import Float
 from .function import Function
 
-__all__ = ["WeightedMean", "attach_envelope_gradient", "attach_jacobian", "attach_vjp", "raise_on_backward"]
+__all__ = [
+    "WeightedMean",
+    "attach_envelope_gradient",
+    "attach_jacobian",
+    "attach_vjp",
+    "attach_vjp_to_mean",
+    "raise_on_backward",
+]
 
 
 # ----------------------------------------------------------------------------- optimal values, piecewise linear maps
@@ -112,21 +119,37 @@ def attach_vjp(
 
     A second derivative raises UnsupportedError with ``solver_name`` and the ``alternative``.
     """
-    tensors = as_tuple(theta)
     *mean, weights = _AttachVJP.apply(
-        result, isinstance(theta, tuple), f"{solver_name} offers first derivatives only; {alternative}", *tensors
+        result, isinstance(theta, tuple), True, _first_derivatives_only(solver_name, alternative), *as_tuple(theta)
     )
     return pack_like(mean, theta), weights
 
 
+def attach_vjp_to_mean(
+    result: WeightedMean, theta: Parts, solver_name: str, alternative: str = _SECOND_ORDER_HINT
+) -> Parts:
+    """Return the mean of :func:`attach_vjp`, without the time for the weights."""
+    mean = _AttachVJP.apply(
+        result, isinstance(theta, tuple), False, _first_derivatives_only(solver_name, alternative), *as_tuple(theta)
+    )
+    return pack_like(mean, theta)
+
+
+def _first_derivatives_only(solver_name: str, alternative: str) -> str:
+    return f"{solver_name} offers first derivatives only; {alternative}"
+
+
 class _AttachVJP(Function):
     @staticmethod
-    def forward(result: WeightedMean, is_tuple: bool, second_order_message: str, *theta: Tensor) -> tuple[Tensor, ...]:
-        return *(m.clone() for m in as_tuple(result.mean)), result.weights.clone()
+    def forward(
+        result: WeightedMean, is_tuple: bool, with_weights: bool, second_order_message: str, *theta: Tensor
+    ) -> tuple[Tensor, ...]:
+        mean = tuple([m.clone() for m in as_tuple(result.mean)])
+        return (*mean, result.weights.clone()) if with_weights else mean
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.result, ctx.is_tuple, ctx.second_order_message, *theta = inputs
+        ctx.result, ctx.is_tuple, ctx.with_weights, ctx.second_order_message, *theta = inputs
         ctx.save_for_backward(*theta)
         ctx.set_materialize_grads(False)
 
@@ -134,16 +157,16 @@ class _AttachVJP(Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         theta = ctx.saved_tensors
         if all(c is None for c in cotangents):  # the second derivative of an envelope has no gradient here
-            return None, None, None, *[None] * len(theta)
+            return None, None, None, None, *[None] * len(theta)
         mean = as_tuple(ctx.result.mean)
-        *v, weights = cotangents
+        *v, weights = cotangents if ctx.with_weights else (*cotangents, None)
         v_mean = pack(zeros_for_missing(tuple(v), mean), ctx.is_tuple) if any(c is not None for c in v) else None
         with torch.no_grad():
             gradients = as_tuple(sum_to_batch_of(ctx.result.vjp(v_mean, weights), pack(theta, ctx.is_tuple)))
         if torch.is_grad_enabled():
             sources = [t for t in (*theta, *cotangents) if t is not None]
             gradients = _RaiseOnBackward.apply(ctx.second_order_message, len(gradients), *gradients, *sources)
-        return None, None, None, *gradients
+        return None, None, None, None, *gradients
 
 
 class _RaiseOnBackward(Function):

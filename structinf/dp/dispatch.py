@@ -8,6 +8,7 @@ operations.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -135,15 +136,21 @@ def best_on_cpu(graph: Hypergraph, theta: Tensor, goal: np.ndarray) -> tuple[np.
     Does the work of :func:`value_and_mean` without a regularizer. Small calls take most of their time outside of the
     compiled loop, so that each operation counts here.
     """
-    from ..kernels.hypergraph import smoothed_passes as kernels
-
     scores, batch = theta.detach().numpy(), len(goal)
     out, parts = np.empty(batch), np.zeros(scores.shape, scores.dtype)
     weight = _ONES[:batch] if batch <= len(_ONES) else np.ones(batch)
     work = _WORK_PER_EDGE * _edges_visited(graph, goal)
     arrays = scores, goal, graph.blocks, math.inf, weight, out, parts
-    _run_groups(kernels.value_and_mean, graph, batch, 4, work, *arrays)
+    _run_groups(_value_and_mean_kernel(), graph, batch, 4, work, *arrays)
     return out, torch.from_numpy(parts)
+
+
+@functools.cache
+def _value_and_mean_kernel() -> Any:
+    """Return the compiled loop, imported at the first call. An import statement in each call takes 3 µs."""
+    from ..kernels.hypergraph import smoothed_passes
+
+    return smoothed_passes.value_and_mean
 
 
 def hessian_product(

@@ -13,7 +13,7 @@ from ..calls.arguments import OnInfeasible, check_on_infeasible
 from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
 from ..oracle import Oracle
-from ..parts import Parts, map_parts, scale_per_instance
+from ..parts import Parts, inner_product, map_parts, scale_per_instance
 from ..relaxation import resolve_relaxation
 from ..validation import check_choice
 from .gold_scores import gold_scores
@@ -105,10 +105,17 @@ class ContrastiveLoss(StructuredLoss):
 
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
         fixed, y = (map_parts(lambda t: t.detach().double(), parts) for parts in (problem.theta, gold))
-        own = gold_scores(problem.oracle, fixed, y)
+        is_mean = problem.is_finite and self.kind == "nce"
+        own = None if is_mean else gold_scores(problem.oracle, fixed, y)
         self.pool.grow(problem.oracle, gold, problem.theta)
         vectors = self.pool.vectors(fixed)
-        scores = scores_of_vectors(fixed, vectors)
+        if own is None:
+            # The mean of the scores is the score of the mean.
+            count = vectors[0].shape[0]
+            mean = mean_of_vectors(vectors[0].new_full((1, count), 1 / count), vectors, y)
+            mean = map_parts(torch.sub, mean, y)
+            return autograd.attach_envelope_gradient(inner_product(fixed, mean), problem.theta, mean)
+        scores = scores_of_vectors(fixed, vectors, problem.is_finite)
         weights, differences = self._compare(scores, own[:, None], problem.is_finite)
         losses = (weights * differences).sum(1)
         # The weights are constant near θ, and the loss is linear.
@@ -128,8 +135,11 @@ class ContrastiveLoss(StructuredLoss):
         is_finite : bool
             Whether no part is forbidden.
         """
-        if is_finite and self.kind == "nce":
-            return torch.full_like(scores, 1 / max(scores.shape[1], 1)), scores - own
+        if is_finite:
+            differences = scores - own
+            best = differences.amax(1, keepdim=True)
+            counted = (differences == best) & (best >= 0)
+            return counted.to(scores) / counted.sum(1, keepdim=True).clamp(min=1), differences
         allowed = ~scores.isneginf()
         differences = torch.where(allowed, scores, 0.0) - torch.where(allowed, own, 0.0)
         best = differences.amax(1, keepdim=True)

@@ -110,12 +110,12 @@ class RankingLoss(DecisionLoss):
         self.pool.grow(problem.oracle, None, predicted, true)
         vectors = self.pool.vectors(true)
         if any(t.requires_grad for t in as_tuple(true)):
-            p, q = (scores_of_vectors(scores, vectors) for scores in (predicted, true))
+            p, q = (scores_of_vectors(scores, vectors, problem.is_finite) for scores in (predicted, true))
             return self._compare(p, q, problem.is_finite)[0]
-        q = scores_of_vectors(true, vectors)
+        q = scores_of_vectors(true, vectors, problem.is_finite)
 
         def compare(theta: Parts) -> tuple[Tensor, Parts]:
-            p = scores_of_vectors(map_parts(Tensor.double, theta), vectors)
+            p = scores_of_vectors(map_parts(Tensor.double, theta), vectors, problem.is_finite)
             losses, slopes = self._compare(p, q, problem.is_finite)
             return losses, mean_of_vectors(slopes(), vectors, theta)
 
@@ -150,24 +150,24 @@ class RankingLoss(DecisionLoss):
             shares, logs = (q / self.temperature).softmax(1), (p / self.temperature).log_softmax(1)
             used = None if allowed is None else allowed & (shares > 0)
             shares = where(used, shares)
-            losses = -(shares * where(used, logs)).sum(1)
+            losses = -torch.linalg.vecdot(shares, where(used, logs))
             return losses, lambda: (logs.exp() * shares.sum(1, keepdim=True) - shares) / self.temperature
         p = where(allowed, p)
         if self.kind == "pointwise":
             differences = p - where(allowed, q)
-            count = p.shape[1] if allowed is None else allowed.sum(1, keepdim=True).clamp(min=1)
-            losses = where(allowed, differences.square()).sum(1) / (count if allowed is None else count[:, 0])
-            return losses, lambda: where(allowed, 2 * differences / count)
+            squares = torch.linalg.vecdot(differences, differences)
+            if allowed is None:
+                return squares / p.shape[1], lambda: differences * (2 / p.shape[1])
+            count = allowed.sum(1, keepdim=True).clamp(min=1)
+            return squares / count[:, 0], lambda: 2 * differences / count
         best, index = q.max(1, keepdim=True)
-        errors, counted = self.margin + p - p.gather(1, index), both(q < best)
-        positive, count = counted & (errors >= 0), counted.sum(1, keepdim=True).clamp(min=1)
-        losses = torch.where(positive, errors, 0.0).sum(1) / count[:, 0]
+        errors, counted = (self.margin + p if self.margin else p) - p.gather(1, index), both(q < best)
+        weights = (counted & (errors >= 0)).to(p) / counted.sum(1, keepdim=True).clamp(min=1)
 
         def slopes() -> Tensor:
-            own = positive.to(p) / count
-            return own.scatter_add(1, index.expand(len(own), 1), -own.sum(1, keepdim=True))
+            return weights.scatter_add(1, index.expand(weights.shape[0], 1), -weights.sum(1, keepdim=True))
 
-        return losses, slopes
+        return torch.linalg.vecdot(weights, errors), slopes
 
     def extra_repr(self) -> str:
         oracle, rest = f"oracle={self.oracle!r}", super().extra_repr()

@@ -117,7 +117,7 @@ class LPSparseMAP(LocalPolytopeRelaxation):
         return 0.5 * self.temperature * torch.stack([t.square().flatten(1).sum(1) for t in penalised]).sum(0)
 
     def _attach_gradient(self, direct: DirectMean, oracle: Oracle, scaled: Parts) -> Parts:
-        return autograd.attach_vjp(direct.without_support(), scaled, f"{self.label()} of {oracle.label()}")[0]
+        return autograd.attach_vjp_to_mean(direct.without_support(), scaled, f"{self.label()} of {oracle.label()}")
 
     def _solve(self, oracle: FactorGraph, theta: Parts) -> tuple[LocalPolytopeResult, DirectMean]:
         """Return the solver's result for θ / temperature, and the mean with its gradient in the form of θ."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
@@ -145,7 +146,10 @@ class Perturbed(RegularizedRelaxation):
             if self._is_multiplicative:
                 return self._at_number().mean(oracle, theta)
             return self._at_sigma_1().mean(oracle, divide_by_temperature(theta, self.sigma, "sigma"))
-        return self._attach(self._run(oracle, theta, with_value=False), oracle, theta)[0]
+        result = self._run(oracle, theta, with_value=False)
+        if self._scale is None:
+            return self._attach_to_mean(result, oracle, theta)
+        return self._attach(result, oracle, theta)[0]
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """Return F(θ), (B,), estimated by the mean of the samples' best scores."""
@@ -240,10 +244,16 @@ class Perturbed(RegularizedRelaxation):
         mean, weights = autograd.attach_vjp(_SamplesAndScale(result), inputs, what, _NO_SECOND_ORDER_HINT)
         return pack(as_tuple(mean), isinstance(theta, tuple)), weights
 
+    def _attach_to_mean(self, result: _Samples, oracle: Oracle, theta: Parts) -> Parts:
+        return autograd.attach_vjp_to_mean(result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
+
     def _attach_value(self, result: _Samples, oracle: Oracle, theta: Parts, mean: Parts | None = None) -> Tensor:
         """Return the value with its gradients, given the ``mean`` with its Jacobian in θ."""
+        if mean is None and not self._is_multiplicative and self._scale is None:
+            attach = functools.partial(self._attach_to_mean, result, oracle)
+            return autograd.attach_envelope_gradient(result.value, theta, result.mean, attach)
         if mean is None:
-            mean = autograd.attach_vjp(result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)[0]
+            mean = self._attach_to_mean(result, oracle, theta)
         gradient = self._value_gradient(result, mean, oracle, theta)
         if self._scale is None:
             return autograd.attach_envelope_gradient(result.value, theta, gradient)
@@ -262,7 +272,7 @@ class Perturbed(RegularizedRelaxation):
         means = map_parts(lambda t: t.mean(0), weighed)
         factor_weighted = _Samples(self, oracle, result.theta, result.noise, weighed, means, result.value)
         what = f"{self.label()} of {oracle.label()}"
-        slope = autograd.attach_vjp(factor_weighted, theta, what, _SECOND_ORDER_HINT)[0]
+        slope = autograd.attach_vjp_to_mean(factor_weighted, theta, what, _SECOND_ORDER_HINT)
         # The samples estimate derivatives of expectations of functions of x = θ exp(σU − σ²/2), here E[x Y]. ∇F is
         # E[x Y] / θ, so the result is multiplied by a factor with the value 1 and the derivative −1/θ.
         moved = map_parts(lambda t: torch.where((t == 0) | t.isinf(), 1.0, t), theta)

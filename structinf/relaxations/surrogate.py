@@ -71,7 +71,7 @@ class Surrogate(Relaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        return self._attach(self._best(oracle, theta), oracle, theta)[0]
+        return self._attach_to_mean(self._best(oracle, theta), oracle, theta)
 
     def _best(self, oracle: Oracle, theta: Parts) -> ArgmaxResult:
         surrogate, fixed = self._with_fixed_step(theta), map_parts(torch.Tensor.detach, theta)
@@ -79,6 +79,10 @@ class Surrogate(Relaxation):
 
     def _attach(self, argmax_result: autograd.WeightedMean, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
         return autograd.attach_vjp(argmax_result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
+
+    def _attach_to_mean(self, argmax_result: autograd.WeightedMean, oracle: Oracle, theta: Parts) -> Parts:
+        name = f"{self.label()} of {oracle.label()}"
+        return autograd.attach_vjp_to_mean(argmax_result, theta, name, _SECOND_ORDER_HINT)
 
 
 _SECOND_ORDER_HINT = "a surrogate gradient has no derivative; the marginals relaxation is twice differentiable"
@@ -143,7 +147,10 @@ class NoisySurrogate(Surrogate):
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         fixed = map_parts(torch.Tensor.detach, theta)
         perturbed = perturb(oracle, fixed, get_noise(self.noise), self.sigma, self.samples, self.generator)
-        return self._attach_samples(self._draw(oracle, theta, perturbed), perturbed.noise, oracle, theta)[0]
+        drawn = self._draw(oracle, theta, perturbed)
+        if not isinstance(self.sigma, Tensor):
+            return self._attach_to_mean(drawn, oracle, theta)
+        return self._attach_samples(drawn, perturbed.noise, oracle, theta)[0]
 
     def _attach_samples(self, drawn: SampledArgmax, noise: Parts, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
         """Attach the gradient for θ, and for a tensor σ."""

@@ -84,8 +84,8 @@ def best_structures(oracle: Oracle, *scores: Parts) -> list[Parts]:
     share their threads. An oracle that is not exact may remember its calls, so it gets a call for each of the scores.
     """
     size, n = batch_size(scores[0]), len(scores)
-    is_shared = any(t.shape[0] != size for each in scores for t in as_tuple(each))
-    if is_shared or not oracle.is_exact:
+    is_shared = n > 1 and any(t.shape[0] != size for each in scores for t in as_tuple(each))
+    if n == 1 or is_shared or not oracle.is_exact:
         return [best_structure(oracle, each) for each in scores]
     together = map_parts(lambda *each: torch.cat(each), *scores)
     try:
@@ -162,12 +162,12 @@ _called: weakref.WeakSet[type] = weakref.WeakSet()
 
 def _call(oracle: Oracle, theta: Parts) -> Parts:
     """Return the argmax after all checks that do not read the values of the result."""
-    if type(oracle) in _called and _is_own(oracle):
+    is_tuple, was_called = isinstance(theta, tuple), type(oracle) in _called
+    if was_called and _is_own(oracle):
         return _argmax(oracle, map_parts(Tensor.detach, theta))
-    is_tuple = isinstance(theta, tuple)
     tensors = tuple([t.detach() for t in theta]) if is_tuple else (theta.detach(),)
     versions = [t._version for t in tensors]
-    copies = None if type(oracle) in _called or not tensors[0].is_cpu else [t.clone() for t in tensors]
+    copies = None if was_called or not tensors[0].is_cpu else [t.clone() for t in tensors]
     y = _argmax(oracle, tensors if is_tuple else tensors[0])
     structures = y if isinstance(y, tuple) else (y,)
     wrong = _wrong_form(y, theta, structures, tensors) or _wrong_memory(structures, tensors)
