@@ -187,7 +187,7 @@ class Registry(Generic[T]):
             raise PluginError(
                 f"{self.kind} {item!r} must construct an object of {self.base.__name__}, got {instance!r}"
             )
-        if not options and type(instance) is factory and _can_share(factory):
+        if not options and type(instance) is factory and _can_share(type(instance)):
             self._shared[item] = instance
         return instance
 

@@ -165,7 +165,7 @@ def _call(oracle: Oracle, theta: Parts) -> Parts:
     is_tuple, was_called = isinstance(theta, tuple), type(oracle) in _called
     if was_called and _is_own(oracle):
         return _argmax(oracle, map_parts(Tensor.detach, theta))
-    tensors = tuple([t.detach() for t in theta]) if is_tuple else (theta.detach(),)
+    tensors = tuple([t.detach() for t in as_tuple(theta)])
     versions = [t._version for t in tensors]
     copies = None if was_called or not tensors[0].is_cpu else [t.clone() for t in tensors]
     y = _argmax(oracle, tensors if is_tuple else tensors[0])

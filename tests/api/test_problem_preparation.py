@@ -319,3 +319,37 @@ def test_bands_are_refused_when_the_loss_is_made(band):
         InvalidInputError, match=r"^band must be None or an integer of at least 0, a number of cells, got"
     ):
         si.SoftDTWLoss(band=band)
+
+
+def test_every_tensor_of_scores_is_checked():
+    unary, transition = torch.full((2, 3), -torch.inf), torch.zeros(3, 3)
+    transition[1, 2] = torch.nan
+    with pytest.raises(InvalidInputError, match=r"theta\[1\] holds NaN"):
+        si.relax((unary, transition), "chain", "map")
+
+
+def test_scores_whose_sum_overflows_are_finite():
+    scores, largest = torch.zeros(4, 3), torch.finfo(torch.float32).max
+    scores[:, 1] = largest
+    wanted = torch.eye(3)[1].expand(4, 3)
+    assert torch.equal(si.relax(scores, "categorical", "map"), wanted)
+    assert si.SPOPlusLoss("categorical")(scores, -scores).item() > 0
+    scores[2, 0] = torch.inf
+    with pytest.raises(InvalidInputError, match=r"holds \+inf at batch index 2"):
+        si.relax(scores, "categorical", "map")
+
+
+def test_a_call_after_another_form_of_scores():
+    """An oracle skips checks for the form of scores that it has accepted, and for no other form."""
+    oracle = si.get_oracle("assignment", allow_unmatched=False)
+    square = torch.eye(3).repeat(2, 1, 1)
+    assert torch.equal(si.relax(square, oracle, "map"), square)
+    assert torch.equal(si.relax(square[0], oracle, "map"), square[0])
+    assert si.relax(square.half(), oracle, "map").dtype is torch.float16
+    assert si.relax(square[:, None], oracle, "map").shape == (2, 1, 3, 3)
+    with torch.inference_mode():
+        assert torch.equal(si.relax(square, oracle, "map"), square)
+    with pytest.raises(TypeError, match="must be real floating-point scores"):
+        si.relax(square.long(), oracle, "map")
+    with pytest.raises(InvalidInputError, match="at least 2 dimensions"):
+        si.relax(square[0, 0], oracle, "map")

@@ -512,3 +512,12 @@ def test_swapped_names_are_recognised():
         si.relax(torch.zeros(2, 3), "marginals", "categorical")
     with pytest.raises(UnknownNameError, match=r"'chain' is the name of the argument oracle: pass the oracle first"):
         si.relax(torch.zeros(2, 3), "categorical", "chain")
+
+
+def test_calls_by_name_share_an_object_that_nobody_can_change() -> None:
+    assert si.get_oracle("chain") is si.get_oracle("chain")
+    assert si.get_relaxation("map") is si.get_relaxation("map")
+    assert si.get_oracle("subset", k=1) is not si.get_oracle("subset", k=1)
+    assert si.get_relaxation("adaptive_imle") is not si.get_relaxation("adaptive_imle")  # it learns
+    si.register_oracle("threshold", Threshold)
+    assert si.get_oracle("threshold") is not si.get_oracle("threshold")  # a plugin may hold a state

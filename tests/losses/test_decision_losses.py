@@ -486,3 +486,25 @@ def test_functions_of_the_imitation_loss_get_no_empty_batch():
     loss = si.ImitationLoss("categorical", never, never)
     assert loss(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
     assert si.ConeLoss("categorical")(torch.zeros(3), torch.tensor(0)) == 1
+
+
+def test_second_derivatives_are_those_of_the_pool_of_the_forward_pass():
+    theta = THETA.double().requires_grad_()
+    loss = si.RankingLoss("categorical", "pointwise", pool=torch.eye(3)[:2], capacity=2, solve_ratio=1.0)
+    (gradient,) = torch.autograd.grad(loss.eval()(theta, TRUE.double()), theta, create_graph=True)
+    loss.train()(torch.tensor([[0.0, 0.0, 9.0]]), torch.tensor([[0.0, 0.0, 9.0]]))
+    assert loss.pool.memory.structures[:, 2].any()  # the pool has replaced a structure
+    # The mean of (p - q)² over two structures of one part has the Hessian 1 at both parts.
+    (product,) = torch.autograd.grad(gradient, theta, torch.tensor([[2.0, 3.0, 5.0]], dtype=torch.float64))
+    assert product.tolist() == [[2.0, 3.0, 0.0]]
+
+
+@pytest.mark.parametrize("kind", ["pointwise", "pairwise", "listwise"])
+def test_ranking_has_gradients_for_the_true_scores(kind):
+    loss = si.RankingLoss("subset", kind, k=2, pool=torch.tensor([[1.0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]))
+    theta, true = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).unbind()
+    loss.eval()
+    assert gradcheck(loss, (theta.requires_grad_(), true.requires_grad_()))
+    with torch.no_grad():
+        alone = loss(theta, true)
+    torch.testing.assert_close(loss(theta, true), alone, rtol=1e-14, atol=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
 import pickle
@@ -129,8 +130,12 @@ def test_only_what_lies_on_paths_is_kept() -> None:
     assert graph.part.dtype == graph.tails.dtype == np.int32
 
 
+@pytest.mark.parametrize("is_dense", [True, False])
 @pytest.mark.parametrize("oracle", [DagPath(EDGES, 0, 7), DagPath(EDGES, 0, 0), DagPath(TOWN)])
-def test_contains_tells_paths_from_all_other_sets_of_edges(oracle) -> None:
+def test_contains_tells_paths_from_all_other_sets_of_edges(oracle, is_dense, monkeypatch) -> None:
+    oracle = dataclasses.replace(oracle)
+    if not is_dense:
+        monkeypatch.setattr("structinf_oracles.dag_path._MOST_DENSE", 0)
     edges = len(oracle.graph.ends)
     paths = {tuple(y) for y in oracle.enumerate((edges,)).tolist()}
     sets = [*itertools.product([0.0, 1.0], repeat=edges), (0.5,) * edges, (2.0,) * edges, (-1.0,) * edges]
