@@ -9,18 +9,26 @@ whereas the active-set method takes hundreds of rounds at small scores, where th
 from __future__ import annotations
 
 import functools
-import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels import parallel_rows, zeros
+from ..kernels import zeros
 from ..parts import Parts
 from ..validation import check_feasible
 from .argmax import checked_argmax
 from .direct_mean import DirectMean
+from .flow_plan import (
+    aligned,
+    below_goal,
+    count_multiplications,
+    largest_count,
+    make_system,
+    multiply_by_jacobian,
+    run_kernel,
+)
 from .mean_problem import MeanProblem
 
 if TYPE_CHECKING:
@@ -46,11 +54,6 @@ _MAX_MULTIPLICATIONS_PER_PART_OF_EXACT_MEAN = 5_000
 
 # Scores below this number may be masks.
 _LARGE_NEGATIVE = -1e4
-
-# The proximal term of Newton steps, for groups of at most ten hyperedges; it grows with the largest group. Measured on
-# chains whose transition is shared by 10 to 100 steps, and on grids: with smaller terms the gaps of long chains stay
-# above rounding, and with larger terms the gaps of grids.
-_PROXIMAL = 1e-6
 
 
 def project_flow(
@@ -114,7 +117,7 @@ def project_flow(
 
     def vjp(cotangent: Parts) -> Parts:
         with torch.no_grad():
-            return flattening.unflatten(_multiply_by_jacobian(plan, solution.weights, flattening.flatten(cotangent)))
+            return flattening.unflatten(multiply_by_jacobian(plan, solution.weights, flattening.flatten(cotangent)))
 
     return DirectMean(
         mean=flattening.unflatten(solution.mean),
@@ -169,44 +172,14 @@ def _solve(plan: _Plan, theta: Tensor, goal: np.ndarray, tolerance: float, max_i
     mean = zeros(*theta.shape, dtype=torch.float64)
     value, gap, target = torch.empty(3, size, dtype=torch.float64, device="cpu")
     exact = torch.empty(size, dtype=torch.bool, device="cpu")
-    weights = _aligned(groups, len(plan.system.part), LANES)
+    weights = aligned(groups, len(plan.system.part), LANES)
     outputs = mean.numpy(), value.numpy(), gap.numpy(), target.numpy(), exact.numpy(), weights
     squares = plan.squares[goal]
-    _run(
+    run_kernel(
         plan, kernels.project, kernels.EDGE_TABLES, kernels.NODE_TABLES, groups,
-        theta.contiguous().numpy(), goal, plan.system, tolerance, squares, max_iter, *outputs,
+        theta.contiguous().numpy(), goal[None], plan.system, tolerance, squares, max_iter, *outputs,
     )  # fmt: skip
     return _Solution(mean, value, gap, target, exact, weights)
-
-
-def _multiply_by_jacobian(plan: _Plan, weights: np.ndarray, cotangent: Tensor) -> Tensor:
-    from ..kernels.flow_projection import interior_point as kernels
-
-    out = zeros(*cotangent.shape, dtype=torch.float64)
-    arguments = weights, cotangent.contiguous().numpy(), plan.system, out.numpy()
-    _run(plan, kernels.multiply_by_jacobian, 2, 3, len(weights), *arguments)
-    return out
-
-
-def _run(plan: _Plan, kernel: Any, edge_tables: int, node_tables: int, groups: int, *args: Any) -> None:
-    """Run a kernel over groups of instances, with scratch for each thread."""
-    from ..kernels.simd.vector import LANES
-
-    system = plan.system
-
-    def serve(start: int, stop: int) -> None:
-        edges = _aligned(edge_tables, len(system.part), LANES)
-        nodes = _aligned(node_tables, len(system.start) + 1, LANES)
-        kernel(start, stop, edges, nodes, _aligned(system.entries + 3, LANES), *args)
-
-    parallel_rows(serve, groups, work=groups * LANES * 10 * (plan.multiplications + 20 * len(system.part)))
-
-
-def _aligned(*shape: int) -> np.ndarray:
-    """Return an uninitialised float64 array whose rows do not straddle cache lines."""
-    size, line = math.prod(shape), 16
-    flat = np.empty(size + line)
-    return flat[-flat.ctypes.data % (8 * line) // 8 :][:size].reshape(shape)
 
 
 # ----------------------------------------------------------------------------- graphs
@@ -259,80 +232,11 @@ def _penalised_ranges(problem: MeanProblem) -> tuple[tuple[int, int], ...]:
 @functools.lru_cache(maxsize=256)
 def _plan(graph: Hypergraph, penalised: tuple[tuple[int, int], ...], goal: int | None) -> _Plan:
     """Return the plan for one ``goal``, or for any goal of the graph."""
-    from ..kernels.flow_projection.system import FlowSystem
-
-    kept = _nodes_below(graph, goal)
-    node_of = np.where(kept[:-1], np.cumsum(kept[:-1]) - 1, -1)
-    edges = np.flatnonzero(kept[graph.head])
-    nodes, part = int(kept[:-1].sum()), graph.part[edges]
+    recursion, node_of = below_goal(graph, goal)
     is_penalised = np.zeros(graph.parts + 1, np.bool_)
     for start, stop in penalised:
         is_penalised[start:stop] = True
     uses = np.bincount(graph.part, minlength=graph.parts + 1)  # of all goals, as for a batch with several
-    curvature = (is_penalised & (uses == 1))[part].astype(np.float64)
-    group_of = np.cumsum(grouped := is_penalised & (uses > 1)) - 1
-    groups = int(grouped.sum())
-    none = nodes + groups
-    ends = np.full((len(edges), 4), none, np.int32)
-    ends[:, 0] = node_of[graph.head[edges]]
-    tails = graph.tails[edges]
-    ends[:, 1:3] = np.where(tails < graph.nodes, np.append(node_of, 0)[tails], none)
-    ends[:, 3] = np.where(grouped[part], nodes + group_of[part], none)
-    start, place, entries = _layout(ends, nodes, none)
-    degree = np.diff(graph.offset)[kept[:-1]]
-    system = FlowSystem(
-        offset=np.concatenate([[0], np.cumsum(degree)]),
-        part=part,
-        ends=ends,
-        curvature=curvature,
-        start=start,
-        place=place,
-        entries=entries,
-        nodes=nodes,
-        groups=groups,
-        has_free_edges=bool((~is_penalised[part]).any()),
-        proximal=_PROXIMAL * max(1.0, 0.1 * float(uses[grouped].max(initial=0))),
-    )
-    squares = _largest_count(graph, is_penalised[graph.part])[:-1][kept[:-1]]
-    return _Plan(system, node_of, squares, _count_multiplications(start))
-
-
-def _nodes_below(graph: Hypergraph, goal: int | None) -> np.ndarray:
-    """Return which nodes occur in derivations of ``goal``, or of any goal, (N + 1,) bool."""
-    kept = np.zeros(graph.nodes + 1, np.bool_)
-    kept[graph.goals[graph.goals >= 0] if goal is None else goal] = True
-    for nodes, edges in reversed(graph.by_level):
-        used = edges[np.repeat(kept[nodes], np.diff(graph.offset)[nodes])]
-        kept[graph.tails[used]] = True
-    kept[-1] = False
-    return kept
-
-
-def _layout(ends: np.ndarray, nodes: int, rows: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the first column and the place of each row of the lower triangle, and the number of entries."""
-    lowest = ends.min(1)
-    start = np.arange(rows + 1)
-    for column in ends.T:
-        np.minimum.at(start, column, lowest)
-    start = start[:rows]
-    start[nodes:] = 0
-    size = np.arange(rows) - start + 1
-    return start, np.cumsum(size) - size - start, int(size.sum())
-
-
-def _count_multiplications(start: np.ndarray) -> int:
-    """Return the number of multiplications of the factorisation."""
-    total = 0
-    for i, first in enumerate(start):
-        columns = np.arange(first, i)
-        total += int((columns - np.maximum(first, start[first:i])).sum()) + 2 * (i - int(first))
-    return total
-
-
-def _largest_count(graph: Hypergraph, counted: np.ndarray) -> np.ndarray:
-    """Return the largest number of ``counted`` hyperedges in a derivation of each node, (N + 1,) float64."""
-    size = np.zeros(graph.nodes + 1)
-    for nodes, edges in graph.by_level:
-        most = counted[edges] + size[graph.tails[edges]].sum(1)
-        size[nodes] = np.maximum.reduceat(most, np.searchsorted(graph.head[edges], nodes))
-    return size
+    system = make_system([recursion], is_penalised, uses, np.zeros_like(is_penalised))
+    squares = largest_count(graph, is_penalised[graph.part])[:-1][node_of >= 0]
+    return _Plan(system, node_of, squares, count_multiplications(system.start))

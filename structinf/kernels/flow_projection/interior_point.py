@@ -33,21 +33,35 @@ from .newton_steps import FREE_CURVATURE, ROUNDED_FLOW, end_on_face, iterate
 from .passes import (
     Edges,
     at_goals,
+    average_flows,
     best_values,
+    edges_of,
     gather_scores,
     send_flow,
     start_flow,
     start_slacks,
     sum_groups,
+    work_of,
 )
-from .system import add_edge, add_to_ends, clear, factor, links_of, slope, solve
+from .system import add_edge, add_to_ends, clear, factor, group_of, links_of, slope, solve
 
-__all__ = ["EDGE_TABLES", "NODE_TABLES", "multiply_by_jacobian", "project"]
+__all__ = [
+    "EDGE_TABLES",
+    "NODE_TABLES",
+    "ROUNDING",
+    "approach",
+    "gap_of",
+    "multiply_by_jacobian",
+    "project",
+    "size_of",
+    "squares_of",
+    "write_solution",
+]
 
 EDGE_TABLES = 6
 """Scratch numbers for each hyperedge and instance."""
 
-NODE_TABLES = 4
+NODE_TABLES = 5
 """Scratch numbers for each unknown and instance."""
 
 # The start exceeds the values of the best derivations at each node by this multiple of its gap over the nodes.
@@ -56,8 +70,31 @@ _SPREAD = 4.0
 # Solutions of the system of a Jacobian; each removes more of the effect of `FREE_CURVATURE`.
 _SOLUTIONS = 3
 
-# A gap below this multiple of the size of the terms of the objective is rounding.
-_ROUNDING = 1e-13
+ROUNDING = 1e-13
+"""A gap below this multiple of the size of the terms of the objective is rounding."""
+
+
+@jit
+def gap_of(edges, system, v):
+    """Return the gap Σ f z, for values ``v`` of the nodes and table a of :func:`best_values`."""
+    gap = zero(v)
+    for i in range(system.nodes):
+        for h in range(system.offset[i], system.offset[i + 1]):
+            f = row(edges.flow, system.column[h])
+            below = row(v, system.unknown[i]) - row(edges.a, system.place_of[h])
+            gap += where_less(0.0, f, f * below, 0.0)
+    return gap
+
+
+@jit
+def size_of(edges, system):
+    """Return Σ f |θ|, the size of the terms of the objective, and Σ f."""
+    size, length = zero(edges.flow), zero(edges.flow)
+    for e in range(len(system.part)):
+        f, score = row(edges.flow, e), row(edges.score, e)
+        size += where_less(0.0, f, f * maximum(score, 0.0 - score), 0.0)
+        length += f
+    return size, length
 
 
 @jit
@@ -70,20 +107,18 @@ def _finish_flow(edges, system, links, goal, first, flow, sums, v):
     lost = send_flow(edges, system, links, goal, first, flow, v)
     own = Edges(edges.score, flow, edges.slack, edges.residual, edges.slack, edges.b)
     sum_groups(own, system, links, sums)
-    value = best_values(own, system, links, sums, zero(v), v)
-    gap = zero(v)
-    for i in range(system.nodes):
-        for e in range(system.offset[i], system.offset[i + 1]):
-            f = row(flow, e)
-            gap += where_less(0.0, f, f * (row(v, i) - row(edges.slack, e)), 0.0)
-            value += (0.5 * curvature[e]) * f * f
+    value = best_values(own, system, links, sums, sums, zero(v), v)
+    gap = gap_of(own, system, v)
+    for e in range(len(system.part)):
+        f = row(flow, e)
+        value += (0.5 * curvature[e]) * f * f
     for k in range(system.nodes, links.rows):
         value += 0.5 * row(sums, k) * row(sums, k)
     return value, where_less(ROUNDED_FLOW, lost, np.inf, gap)
 
 
 @jit
-def _write(edges, system, first, is_face, mean, weights):
+def write_solution(edges, system, first, is_face, mean, weights):
     """Add the flow of each hyperedge to the mean of its part, and write the weights of the Jacobian.
 
     In lanes with ``is_face`` = 1, the flow is in table b and the weights are in table a.
@@ -99,6 +134,46 @@ def _write(edges, system, first, is_face, mean, weights):
         if part < parts:
             for c in range(lanes):
                 mean[first + c, part] += edges.flow[e * LANES + c]
+
+
+@jit
+def approach(edges, work, system, links, theta, goal, first, tolerance, squares, max_iter, held):
+    """Solve the LANES instances from ``first`` up to ``tolerance``; the flow and the slacks are in the tables.
+
+    Return the scores of the best derivations, a gap that is rounding, and the gap at which steps end.
+    """
+    x, right, inverse_pivots, sums = work.x, work.right, work.inverse_pivots, work.sums
+    gather_scores(theta, first, system, edges.score)
+    best = start_flow(edges, system, links, goal, first, edges.residual, right, inverse_pivots, x)
+    average_flows(edges, system, links, edges.residual)
+    # Nodes of other goals do not count, so that an instance has the same result alone.
+    nodes = zero(x)
+    for i in range(system.nodes):
+        nodes += where_less(0.0, row(x, i), 1.0, 0.0)
+    size, length = size_of(edges, system)
+    goal_square = squares_of(squares, first, held)
+    rounding = ROUNDING * (size + goal_square)
+    end = maximum(tolerance * goal_square, rounding)
+    # Near rounding, a step costs less than a face with a hyperedge too many.
+    stop_at = maximum(tolerance * goal_square, 0.01 * rounding)
+    least_slack = 1e-3 * rounding / maximum(length, 1.0)
+    sum_groups(edges, system, links, sums)
+    clear(right, links.rows + 1)
+    total = best_values(edges, system, links, sums, right, zero(x), x)
+    first_gap = at_goals(x, goal, first, inverse_pivots) - total
+    # The gap of an average of flows may be negative.
+    spread = _SPREAD * maximum(maximum(first_gap, 0.0 - first_gap), 0.5 * end) / maximum(nodes, 1.0)
+    count = start_slacks(edges, system, links, sums, right, spread, work.potentials)
+    iterate(edges, work, system, links, goal, first, count, stop_at, rounding, least_slack, max_iter)
+    return best, rounding, end
+
+
+@jit
+def squares_of(squares, first, held):
+    """Return the numbers ``squares`` of the LANES instances from ``first``. Row 0 of ``held`` is written."""
+    for c in range(LANES):
+        held[c] = squares[min(first + c, len(squares) - 1)]
+    return row(held, 0)
 
 
 @jit
@@ -118,7 +193,7 @@ def project(
         Scratch.
     theta : (B, P) float64
         The scores, finite or −inf.
-    goal : (B,) int64
+    goal : (1, B) int64
         The goal of each instance.
     system : FlowSystem
         The hypergraph.
@@ -141,66 +216,34 @@ def project(
     weights : (groups, E, LANES) float64, written
         The weights D of the Jacobian.
     """
-    links = links_of(system)
-    edges = Edges(
-        address(edge_tables[0]), address(edge_tables[1]), address(edge_tables[2]), address(edge_tables[3]),
-        address(edge_tables[4]), address(edge_tables[5]),
-    )  # fmt: skip
-    x, right = address(node_tables[0]), address(node_tables[1])
-    inverse_pivots, sums = address(node_tables[2]), address(node_tables[3])
-    matrix = address(matrix_table)
+    links, edges, work = links_of(system), edges_of(edge_tables), work_of(node_tables, matrix_table)
+    x, sums = work.x, work.sums
     held = rows(5, np.float64)
     lanes = address(held)
     for group in range(start, stop):
         first = group * LANES
-        last = len(goal) - 1
-        gather_scores(theta, first, system, edges.score)
-        best = start_flow(edges, system, links, goal, first, right, inverse_pivots, x)
-        # Nodes of other goals do not count, so that an instance has the same result alone.
-        nodes = zero(x)
-        for i in range(system.nodes):
-            nodes += where_less(0.0, row(x, i), 1.0, 0.0)
-        size, length = zero(x), zero(x)
-        for e in range(len(system.part)):
-            f, score = row(edges.flow, e), row(edges.score, e)
-            size += where_less(0.0, f, f * maximum(score, 0.0 - score), 0.0)
-            length += f
-        for c in range(LANES):
-            held[0, c] = squares[min(first + c, last)]
-        goal_square = row(lanes, 0)
-        rounding = _ROUNDING * (size + goal_square)
-        end = maximum(tolerance * goal_square, rounding)
-        # Near rounding, a step costs less than a face with a hyperedge too many.
-        stop_at = maximum(tolerance * goal_square, 0.01 * rounding)
-        least_slack = 1e-3 * rounding / maximum(length, 1.0)
-        sum_groups(edges, system, links, sums)
-        total = best_values(edges, system, links, sums, zero(x), x)
-        first_gap = at_goals(x, goal, first, right) - total
-        spread = _SPREAD * maximum(first_gap, 0.5 * end) / maximum(nodes, 1.0)
-        count = start_slacks(edges, system, links, sums, spread, x)
-        iterate(
-            edges, system, links, goal, first, count, stop_at, rounding, least_slack, max_iter, matrix, right, x,
-            inverse_pivots, sums,
-        )  # fmt: skip
+        best, rounding, end = approach(
+            edges, work, system, links, theta, goal, first, tolerance, squares, max_iter, lanes
+        )
         out = address(weights[group])
         for e in range(len(system.part)):
             f, slack = row(edges.flow, e), row(edges.slack, e)
             weight = f / (slack + f * max(system.curvature[e], FREE_CURVATURE))
             store_row(out, e, where_less(0.0, f, weight, 0.0))
-        is_optimal = end_on_face(edges, system, links, goal, first, rounding, matrix, right, x, inverse_pivots)
+        is_optimal = end_on_face(edges, work, system, links, goal, first, rounding)
         face_value, face_gap = _finish_flow(edges, system, links, goal, first, edges.b, sums, x)
         inner_value, inner_gap = _finish_flow(edges, system, links, goal, first, edges.flow, sums, x)
         # An infinite or undefined gap is never accepted.
         is_face = where_less(face_gap, np.inf, is_optimal, 0.0)
         is_face = where_less(maximum(inner_gap, end), face_gap, 0.0, is_face)
-        _write(edges, system, first, is_face, mean, out)
+        write_solution(edges, system, first, is_face, mean, out)
         finite = where_less(-np.inf, best, 1.0, 0.0 * zero(x))
         store_row(lanes, 0, where_less(0.0, is_face, face_value, inner_value))
         store_row(lanes, 1, where_less(0.0, is_face, face_gap, inner_gap))
         store_row(lanes, 2, finite)
         store_row(lanes, 3, end)
         store_row(lanes, 4, where_less(rounding, face_gap, 0.0, is_face))
-        for c in range(min(LANES, len(goal) - first)):
+        for c in range(min(LANES, goal.shape[1] - first)):
             exact[first + c] = held[4, c] > 0
             value[first + c] = held[0, c] if held[2, c] > 0 else -np.inf
             gap[first + c] = held[1, c]
@@ -258,7 +301,7 @@ def multiply_by_jacobian(start, stop, edge_tables, node_tables, matrix_table, we
                     d, df = row(weight, e), row(change, e)
                     least = max(FREE_CURVATURE - curvature[e], 0.0)
                     own = where_less(0.0, d, df * maximum(1.0 / d - least, 0.0), 0.0)
-                    store_row(c, e, own + row(sums, links.ends[4 * e + 3]))
+                    store_row(c, e, own + row(sums, group_of(links, e)))
             clear(change, len(system.part))
             for _ in range(_SOLUTIONS):
                 _add_change(weight, c, change, system, links, matrix, inverse_pivots, x)

@@ -11,7 +11,7 @@ from ..jit import jit
 from ..simd.memory import address, row, store_row, zero
 from ..simd.vector import largest, maximum, minimum, where_less
 from .passes import set_at_goals
-from .system import add_edge, add_to_ends, clear, factor, slope, solve
+from .system import add_edge, add_to_ends, clear, factor, group_of, slope, solve
 
 __all__ = ["FREE_CURVATURE", "ROUNDED_FLOW", "end_on_face", "iterate"]
 
@@ -24,6 +24,10 @@ _FALLING = 0.9999
 # Below this multiple of the rounding error, steps must multiply Σ f z by less than the second number.
 _NEAR_ROUNDING = 1e3
 _FALLING_NEAR_ROUNDING = 0.97
+
+# Steps of at least the second number go on while more than the first number is left of A f − b.
+_FEASIBLE = 1e-6
+_LEAST_STEP = 1e-2
 
 # Newton steps on a face; the later steps remove the effect of the proximal term and rounding errors.
 _FACE_STEPS = 3
@@ -42,19 +46,29 @@ _INSIDE = 0.995
 
 
 @jit
-def _advance_and_assemble(edges, system, links, step, least_slack, goal, first, matrix, right):
-    """Add ``step`` times the direction (tables b, a) to f and z, and set up the system.
+def _move_potentials(work, system, links, step):
+    """Add ``step`` · x to the potentials, which only columns of several hyperedges need."""
+    if len(system.column) > len(system.part):
+        for i in range(links.nodes):
+            change = where_less(0.0, step, step * row(work.x, i), 0.0)
+            store_row(work.potentials, i, row(work.potentials, i) + change)
+
+
+@jit
+def _advance_and_assemble(edges, work, system, links, step, least_slack, goal, first):
+    """Add ``step`` times the direction (tables b, a, and x) to f, z and the potentials, and set up the system.
 
     z stays above ``least_slack``, since rounding errors of z near 0 would block the next steps. Table a gets
     1 / (z + f h). Return the sum of the products f z.
     """
-    curvature = address(system.curvature)
+    curvature, matrix, right = address(system.curvature), work.matrix, work.right
     clear(right, links.rows + 1)
     clear(matrix, system.entries)
     for k in range(system.groups):
         store_row(matrix, links.place[system.nodes + k] + system.nodes + k, zero(matrix) + 1.0)
     set_at_goals(right, goal, first, -1.0)
     products = zero(right)
+    _move_potentials(work, system, links, step)
     for e in range(len(system.part)):
         # A lane at its end may have an undefined direction.
         proximal = max(system.proximal - curvature[e], 0.0)
@@ -121,7 +135,7 @@ def _direction(edges, system, links, sums, least_slack, x):
         change = row(edges.b, e) - row(edges.flow, e) * fall
         store_row(edges.b, e, change)
         if system.groups:
-            group = links.ends[4 * e + 3]
+            group = group_of(links, e)
             store_row(sums, group, row(sums, group) + change)
     for k in range(system.nodes, links.rows):
         store_row(x, k, row(sums, k))
@@ -143,24 +157,27 @@ def _copy(source, target, count):
 
 
 @jit
-def iterate(
-    edges, system, links, goal, first, count, stop, rounding, least_slack, max_iter, matrix, right, x, inverse_pivots,
-    sums,
-):  # fmt: skip
+def iterate(edges, work, system, links, goal, first, count, stop, rounding, least_slack, max_iter):
     """Take steps until Σ f z is at most ``stop`` in all lanes, or no longer falls. Return the number of steps."""
+    x, right, inverse_pivots, matrix = work.x, work.right, work.inverse_pivots, work.matrix
     one = zero(x) + 1.0
     step = zero(x)
     lowest = zero(x) + np.inf
     slow_below = _NEAR_ROUNDING * rounding
+    # What is left of A f − b of the start, which is 0 with one hypergraph. Until it is small, Σ f z may rise.
+    violation = one if len(system.column) > len(system.part) else zero(x)
     for e in range(len(system.part)):
         store_row(edges.a, e, zero(x))
         store_row(edges.b, e, zero(x))
         store_row(edges.residual, e, zero(x))
     for iteration in range(max_iter + 1):
-        products = _advance_and_assemble(edges, system, links, step, least_slack, goal, first, matrix, right)
+        products = _advance_and_assemble(edges, work, system, links, step, least_slack, goal, first)
         # Rounding limits lanes whose products no longer fall.
         limit = where_less(products, slow_below, _FALLING_NEAR_ROUNDING * lowest, _FALLING * lowest)
         is_open = where_less(stop, products, where_less(products, limit, one, 0.0), 0.0)
+        if iteration:
+            violation = (1.0 - step) * violation
+            is_open = where_less(_FEASIBLE, violation, where_less(_LEAST_STEP, step, one, 0.0), is_open)
         lowest = minimum(lowest, products)
         if iteration == max_iter or largest(is_open) == 0:
             return iteration
@@ -175,7 +192,7 @@ def iterate(
         _copy(right, x, links.rows + 1)
         store_row(x, links.rows, zero(x))
         solve(matrix, links, inverse_pivots, x)
-        limit = _direction(edges, system, links, sums, least_slack, x)
+        limit = _direction(edges, system, links, work.sums, least_slack, x)
         step = where_less(0.0, is_open, minimum(one, maximum(1.0 - left, _INSIDE) / limit), 0.0)
     return max_iter
 
@@ -218,17 +235,17 @@ def _clear_outside(edges, system, links, is_open, sums):
         change = where_less(0.0, is_open, where_less(0.0, row(edges.a, e), 0.0, 0.0 - flow), 0.0)
         store_row(edges.b, e, flow + change)
         store_row(edges.slack, e, row(edges.slack, e) + curvature[e] * change)
-        group = links.ends[4 * e + 3]
+        group = group_of(links, e)
         store_row(sums, group, row(sums, group) + change)
     store_row(sums, links.rows, zero(sums))
     for e in range(len(system.part)):
-        store_row(edges.slack, e, row(edges.slack, e) + row(sums, links.ends[4 * e + 3]))
+        store_row(edges.slack, e, row(edges.slack, e) + row(sums, group_of(links, e)))
 
 
 @jit
-def _step_on_face(edges, system, links, goal, first, is_open, matrix, right, x, inverse_pivots):
+def _step_on_face(edges, work, system, links, goal, first, is_open):
     """Take a Newton step for z = 0 on the face, in the lanes with ``is_open`` = 1."""
-    curvature = address(system.curvature)
+    curvature, x, right = address(system.curvature), work.x, work.right
     clear(right, links.rows + 1)
     set_at_goals(right, goal, first, -1.0)
     for e in range(len(system.part)):
@@ -236,13 +253,14 @@ def _step_on_face(edges, system, links, goal, first, is_open, matrix, right, x, 
         add_to_ends(right, links, e, row(edges.b, e) - down, 0.0 - down)
     _copy(right, x, links.rows + 1)
     store_row(x, links.rows, zero(x))
-    solve(matrix, links, inverse_pivots, x)
+    solve(work.matrix, links, work.inverse_pivots, x)
+    _move_potentials(work, system, links, is_open)
     clear(right, links.rows + 1)
     for e in range(len(system.part)):
         change = 0.0 - row(edges.a, e) * (row(edges.slack, e) + slope(x, links, e))
         change = where_less(0.0, is_open, change, 0.0)
         store_row(edges.b, e, row(edges.b, e) + change)
-        group = links.ends[4 * e + 3]
+        group = group_of(links, e)
         store_row(right, group, row(right, group) + change)
         store_row(edges.slack, e, row(edges.slack, e) + curvature[e] * change)
     for k in range(system.nodes, links.rows):
@@ -253,7 +271,7 @@ def _step_on_face(edges, system, links, goal, first, is_open, matrix, right, x, 
 
 
 @jit
-def end_on_face(edges, system, links, goal, first, rounding, matrix, right, x, inverse_pivots):
+def end_on_face(edges, work, system, links, goal, first, rounding):
     """Write the optimal flow of a face to table b, from f and z: at first, the flow is 0 where f is below z.
 
     On the face, Newton steps solve z = 0 without bounds. Then hyperedges with a negative flow leave the face,
@@ -263,7 +281,7 @@ def end_on_face(edges, system, links, goal, first, rounding, matrix, right, x, i
 
     Return 1 in the lanes whose face is optimal up to ``rounding``, else 0.
     """
-    curvature = address(system.curvature)
+    curvature, x, right, matrix = address(system.curvature), work.x, work.right, work.matrix
     for e in range(len(system.part)):
         flow, slack = row(edges.flow, e), row(edges.slack, e)
         weight = zero(x) + 1.0 / max(curvature[e], system.proximal)
@@ -276,9 +294,9 @@ def end_on_face(edges, system, links, goal, first, rounding, matrix, right, x, i
     _clear_outside(edges, system, links, is_open, right)
     for _ in range(_FACES):
         _assemble_face(edges, system, links, matrix)
-        factor(matrix, links, inverse_pivots)
+        factor(matrix, links, work.inverse_pivots)
         for _ in range(_FACE_STEPS):
-            _step_on_face(edges, system, links, goal, first, is_open, matrix, right, x, inverse_pivots)
+            _step_on_face(edges, work, system, links, goal, first, is_open)
         is_open = _change_face(edges, system, rounding, is_open)
         if largest(is_open) == 0:
             break

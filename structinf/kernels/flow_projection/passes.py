@@ -1,4 +1,4 @@
-"""Passes over the flows of a hypergraph: values, sums, and the start of the interior-point method.
+"""Passes over the flows of hypergraphs: values, sums, and the start of the interior-point method.
 
 Numbers of hyperedges and nodes are rows of LANES instances (`structinf.kernels.simd.vector`), given by the address of
 an array. `structinf.kernels.flow_projection.interior_point` defines the symbols.
@@ -12,24 +12,31 @@ import numpy as np
 
 from ..jit import jit
 from ..simd.memory import address, row, store_row, zero
-from ..simd.vector import LANES, maximum, where_less
-from .system import clear
+from ..simd.vector import LANES, largest, maximum, where_less
+from .system import clear, group_of, slope, slope_of
 
 __all__ = [
     "Edges",
+    "Work",
     "at_goals",
+    "average_flows",
     "best_values",
+    "edges_of",
     "gather_scores",
     "send_flow",
     "set_at_goals",
     "start_flow",
     "start_slacks",
     "sum_groups",
+    "work_of",
 ]
 
 
 class Edges(NamedTuple):
-    """Addresses of numbers for each hyperedge: θ, f, z, the residual of z, and two scratch tables."""
+    """Addresses of numbers for each column: θ, f, z, the residual of z, and two scratch tables.
+
+    Scratch tables may hold numbers for each hyperedge, in the order of the ends.
+    """
 
     score: Any
     flow: Any
@@ -39,9 +46,38 @@ class Edges(NamedTuple):
     b: Any
 
 
+class Work(NamedTuple):
+    """Addresses of numbers for each unknown, the potentials among them, and of the matrix."""
+
+    x: Any
+    right: Any
+    inverse_pivots: Any
+    sums: Any
+    potentials: Any
+    matrix: Any
+
+
+@jit
+def edges_of(tables):
+    """Return the addresses of six tables for columns and hyperedges."""
+    return Edges(
+        address(tables[0]), address(tables[1]), address(tables[2]), address(tables[3]), address(tables[4]),
+        address(tables[5]),
+    )  # fmt: skip
+
+
+@jit
+def work_of(tables, matrix):
+    """Return the addresses of five tables for unknowns, and of the matrix."""
+    return Work(
+        address(tables[0]), address(tables[1]), address(tables[2]), address(tables[3]), address(tables[4]),
+        address(matrix),
+    )  # fmt: skip
+
+
 @jit
 def gather_scores(theta, first, system, scores):
-    """Write the scores of the hyperedges of the LANES instances from ``first``, 0 for hyperedges without a part."""
+    """Write the scores of the columns of the LANES instances from ``first``, 0 for columns without a part."""
     parts, last = theta.shape[1], len(theta) - 1
     for e in range(len(system.part)):
         part = system.part[e]
@@ -51,26 +87,56 @@ def gather_scores(theta, first, system, scores):
 
 @jit
 def at_goals(v, goal, first, scratch):
-    """Return the numbers ``v`` at the goals of the LANES instances from ``first``. Row 0 of ``scratch`` is written."""
+    """Return the sum of the numbers ``v`` at the goals of the LANES instances from ``first``.
+
+    Row 0 of ``scratch`` is written.
+    """
+    total = zero(v)
+    for k in range(len(goal)):
+        total += _at_goal(v, goal, k, first, scratch)
+    return total
+
+
+@jit
+def _at_goal(v, goal, k, first, scratch):
     for c in range(LANES):
-        scratch[c] = v[goal[min(first + c, len(goal) - 1)] * LANES + c]
+        scratch[c] = v[goal[k, min(first + c, goal.shape[1] - 1)] * LANES + c]
     return row(scratch, 0)
 
 
 @jit
 def set_at_goals(numbers, goal, first, value):
     """Set the ``numbers`` at the goals of the LANES instances from ``first``."""
-    for c in range(LANES):
-        numbers[goal[min(first + c, len(goal) - 1)] * LANES + c] = value
+    for k in range(len(goal)):
+        for c in range(LANES):
+            numbers[goal[k, min(first + c, goal.shape[1] - 1)] * LANES + c] = value
 
 
 # ----------------------------------------------------------------------------- values and flows
 
 
 @jit
-def _gradient(edges, group_flow, ends, edge, curvature):
-    """Return θ − H f of a hyperedge."""
-    return row(edges.score, edge) - (curvature[edge] * row(edges.flow, edge) + row(group_flow, ends[4 * edge + 3]))
+def _gradient(edges, system, links, sums, column):
+    """Return θ − H f of a column."""
+    curvature = address(system.curvature)
+    group = row(sums, group_of(links, column))
+    return row(edges.score, column) - (curvature[column] * row(edges.flow, column) + group)
+
+
+@jit
+def _gradient_share(edges, system, links, sums, potentials, column, place):
+    """Return the share of a hyperedge in θ − H f of its column.
+
+    With several hyperedges, each gets its slope of ``potentials``, and what is left of θ − H f is divided evenly.
+    """
+    gradient = _gradient(edges, system, links, sums, column)
+    count = links.first[column + 1] - links.first[column]
+    if count > 1:
+        rest = gradient - slope(potentials, links, column)
+        share = slope_of(potentials, links, place) + rest * (1.0 / count)
+        # Potentials are −inf at nodes outside all derivations of finite score.
+        return where_less(-np.inf, row(edges.score, column), share, -np.inf)
+    return gradient
 
 
 @jit
@@ -79,31 +145,32 @@ def sum_groups(edges, system, links, sums):
     clear(sums, links.rows + 1)
     if system.groups:
         for e in range(len(system.part)):
-            group = links.ends[4 * e + 3]
+            group = group_of(links, e)
             if group < links.rows:
                 store_row(sums, group, row(sums, group) + row(edges.flow, e))
 
 
 @jit
-def best_values(edges, system, links, sums, gap, v):
-    """Write the potentials V of each node: the best value for the gradient, plus the ``gap`` of each node.
+def best_values(edges, system, links, sums, potentials, gap, v):
+    """Write the values V of each node: the best value for the gradient, plus the ``gap`` of each node.
 
-    Return Σ f (θ − H f).
+    Old ``potentials`` divide the gradient of a column over its hyperedges. Table a gets the value of the head over each
+    hyperedge. Return Σ f (θ − H f).
     """
-    curvature = address(system.curvature)
     total = zero(v)
     store_row(v, links.rows, total)
     for i in range(system.nodes):
         best = zero(v) - np.inf
-        for e in range(system.offset[i], system.offset[i + 1]):
-            gradient = _gradient(edges, sums, links.ends, e, curvature)
+        for h in range(system.offset[i], system.offset[i + 1]):
+            e, place = system.column[h], system.place_of[h]
+            gradient = _gradient_share(edges, system, links, sums, potentials, e, place)
             flow = row(edges.flow, e)
             total += where_less(0.0, flow, flow * gradient, 0.0)
-            x = (gradient + row(v, links.ends[4 * e + 1])) + row(v, links.ends[4 * e + 2])
+            x = (gradient + row(v, links.ends[4 * place + 1])) + row(v, links.ends[4 * place + 2])
             best = maximum(best, x)
-            store_row(edges.a, e, x)
+            store_row(edges.a, place, x)
         best += gap
-        store_row(v, i, best)
+        store_row(v, system.unknown[i], best)
     return total
 
 
@@ -111,7 +178,8 @@ def best_values(edges, system, links, sums, gap, v):
 def send_flow(edges, system, links, goal, first, flow, w):
     """Scale ``flow`` to a flow of 1 into the goal, from the goal down, and write the flow through the nodes to ``w``.
 
-    Negative numbers count as 0. Return the flow into nodes without flow over their hyperedges, which is lost.
+    The system has one hypergraph. Negative numbers count as 0. Return the flow into nodes without flow over their
+    hyperedges, which is lost.
     """
     lost = zero(w)
     clear(w, links.rows + 1)
@@ -136,47 +204,70 @@ def send_flow(edges, system, links, goal, first, flow, w):
 
 
 @jit
-def start_flow(edges, system, links, goal, first, up, out_degree, v):
-    """Write a flow through all hyperedges on derivations of finite score, and 0 elsewhere.
+def start_flow(edges, system, links, goal, first, flow, up, out_degree, v):
+    """Write a flow through all hyperedges on derivations of finite score, and 0 elsewhere, to ``flow``.
 
     Each node sends one unit of flow up to the goal, split evenly at each node. Flow that a node passes on without
-    receiving it from below comes from the node's hyperedges evenly.
+    receiving it from below comes from the node's hyperedges evenly. A column whose hyperedges are not all on
+    derivations of finite score gets the score −inf.
 
-    Return the scores of the best derivations.
+    Return the scores of the best derivations, and write the flow through each node to ``v``.
     """
+    nothing = zero(v)
     for e in range(len(system.part)):
-        store_row(edges.flow, e, zero(v))
-    clear(up, links.rows + 1)
-    best_values(edges, system, links, up, zero(v), v)
-    best = at_goals(v, goal, first, up)
-    _find_active_edges(edges, system, links, goal, first, v, out_degree)
+        store_row(edges.flow, e, nothing)
+    best = nothing
+    changed = 1.0
+    while changed > 0:
+        clear(up, links.rows + 1)
+        best_values(edges, system, links, up, up, nothing, v)
+        best = at_goals(v, goal, first, up)
+        _find_active_edges(edges, system, links, goal, first, v, out_degree)
+        changed = largest(_forbid_columns(edges, system, links))
+    for h in range(len(system.column)):
+        store_row(flow, h, nothing)
     for i in range(links.rows):
         store_row(up, i, where_less(0.0, row(v, i), 1.0, 0.0))
     for i in range(system.nodes):
-        for e in range(system.offset[i], system.offset[i + 1]):
-            is_active = row(edges.b, e)
+        node = system.unknown[i]
+        for h in range(system.offset[i], system.offset[i + 1]):
+            place = system.place_of[h]
+            is_active = row(edges.b, place)
             for j in range(1, 3):
-                tail = links.ends[4 * e + j]
+                tail = links.ends[4 * place + j]
                 if tail < links.rows:
                     share = is_active * row(up, tail) / maximum(row(out_degree, tail), 1.0)
-                    store_row(edges.flow, e, row(edges.flow, e) + share)
-            store_row(up, i, row(up, i) + row(edges.flow, e))
-    scale = 1.0 / maximum(at_goals(up, goal, first, out_degree), 1.0)
+                    store_row(flow, place, row(flow, place) + share)
+            store_row(up, node, row(up, node) + row(flow, place))
     clear(v, links.rows + 1)
     set_at_goals(v, goal, first, 1.0)
-    for i in range(system.nodes - 1, -1, -1):
-        degree, received = zero(v), zero(v)
-        for e in range(system.offset[i], system.offset[i + 1]):
-            degree += row(edges.b, e)
-            received += row(edges.flow, e)
-        missing = maximum(row(v, i) - received * scale, 0.0) / maximum(degree, 1.0)
-        for e in range(system.offset[i], system.offset[i + 1]):
-            flow = row(edges.flow, e) * scale + row(edges.b, e) * missing
-            store_row(edges.flow, e, flow)
-            for j in range(1, 3):
-                tail = links.ends[4 * e + j]
-                store_row(v, tail, row(v, tail) + flow)
+    for k in range(len(goal)):
+        scale = 1.0 / maximum(_at_goal(up, goal, k, first, out_degree), 1.0)
+        for i in range(system.component[k + 1] - 1, system.component[k] - 1, -1):
+            degree, received = zero(v), zero(v)
+            for h in range(system.offset[i], system.offset[i + 1]):
+                degree += row(edges.b, system.place_of[h])
+                received += row(flow, system.place_of[h])
+            missing = maximum(row(v, system.unknown[i]) - received * scale, 0.0) / maximum(degree, 1.0)
+            for h in range(system.offset[i], system.offset[i + 1]):
+                place = system.place_of[h]
+                through = row(flow, place) * scale + row(edges.b, place) * missing
+                store_row(flow, place, through)
+                for j in range(1, 3):
+                    tail = links.ends[4 * place + j]
+                    store_row(v, tail, row(v, tail) + through)
     return best
+
+
+@jit
+def average_flows(edges, system, links, flow):
+    """Write the average ``flow`` of the hyperedges of each column to f."""
+    for e in range(len(system.part)):
+        low, high = links.first[e], links.first[e + 1]
+        total = zero(flow)
+        for place in range(low, high):
+            total += row(flow, place)
+        store_row(edges.flow, e, total * (1.0 / (high - low)))
 
 
 @jit
@@ -189,26 +280,50 @@ def _find_active_edges(edges, system, links, goal, first, reached, out_degree):
     clear(out_degree, links.rows + 1)
     set_at_goals(reached, goal, first, 1.0)
     for i in range(system.nodes - 1, -1, -1):
-        for e in range(system.offset[i], system.offset[i + 1]):
-            is_active = where_less(-np.inf, row(edges.a, e), row(reached, i), 0.0)
-            store_row(edges.b, e, is_active)
+        for h in range(system.offset[i], system.offset[i + 1]):
+            place = system.place_of[h]
+            is_active = where_less(-np.inf, row(edges.a, place), row(reached, system.unknown[i]), 0.0)
+            store_row(edges.b, place, is_active)
             for j in range(1, 3):
-                tail = links.ends[4 * e + j]
+                tail = links.ends[4 * place + j]
                 store_row(reached, tail, maximum(row(reached, tail), is_active))
                 store_row(out_degree, tail, row(out_degree, tail) + is_active)
 
 
 @jit
-def start_slacks(edges, system, links, sums, gap, v):
+def _forbid_columns(edges, system, links):
+    """Set the score of columns to −inf if some of their hyperedges are not active; return 1 in lanes with a change."""
+    changed = zero(edges.b)
+    if len(system.column) == len(system.part):
+        return changed
+    for e in range(len(system.part)):
+        active = zero(edges.b)
+        for place in range(links.first[e], links.first[e + 1]):
+            active += row(edges.b, place)
+        all_active = zero(edges.b) + (links.first[e + 1] - links.first[e])
+        is_split = where_less(0.0, active, where_less(active, all_active, 1.0, 0.0), 0.0)
+        changed = maximum(changed, is_split)
+        store_row(edges.score, e, where_less(0.0, is_split, -np.inf, row(edges.score, e)))
+    return changed
+
+
+@jit
+def start_slacks(edges, system, links, sums, potentials, gap, v):
     """Write slacks z > 0 whose potentials exceed the best values by ``gap`` at each node; return the number of flows.
 
-    The slack of a hyperedge without flow is 1, and no pass reads it.
+    The slack of a column without flow is 1, and no pass reads it.
     """
-    best_values(edges, system, links, sums, gap, v)
+    best_values(edges, system, links, sums, potentials, gap, v)
     count = zero(v)
+    for e in range(len(system.part)):
+        store_row(edges.slack, e, zero(v))
     for i in range(system.nodes):
-        for e in range(system.offset[i], system.offset[i + 1]):
-            flow = row(edges.flow, e)
-            store_row(edges.slack, e, where_less(0.0, flow, row(v, i) - row(edges.a, e), 1.0))
-            count += where_less(0.0, flow, 1.0, 0.0)
+        for h in range(system.offset[i], system.offset[i + 1]):
+            e = system.column[h]
+            own = row(v, system.unknown[i]) - row(edges.a, system.place_of[h])
+            store_row(edges.slack, e, row(edges.slack, e) + own)
+    for e in range(len(system.part)):
+        flow = row(edges.flow, e)
+        store_row(edges.slack, e, where_less(0.0, flow, row(edges.slack, e), 1.0))
+        count += where_less(0.0, flow, 1.0, 0.0)
     return count

@@ -4,14 +4,17 @@ A flow f ≥ 0 through the hyperedges enters the goal once. At every other node,
 hyperedges with this head, equals the flow out of the node, over the hyperedges with this tail. Let A f = b be these
 equations. The system of a Newton step is A D Aᵀ x = r with a weight D ≥ 0 for each hyperedge.
 
+Several hypergraphs that share variables form one system. Hyperedges of the same variable have the same flow, and are
+one column of A: it is the sum of their columns. With one hypergraph, each hyperedge is a column.
+
 A group is a set of penalised hyperedges with the same part, whose flows are summed before they are squared. Each group
 adds an unknown u, the sum, and an equation: A gets a row of ones at the hyperedges of the group, and the diagonal of A
 D Aᵀ gets 1.
 
-Nodes are in topological order, groups follow. Row i of the lower triangle is stored from its first nonzero to the
-diagonal, and the rows of groups from the first column. The LDLᵀ factorisation fills no entry outside (A. George & J.
-Liu, Computer Solution of Large Sparse Positive Definite Systems, 1981, chapter 4). Each number is a row of LANES
-instances (`structinf.kernels.simd.vector`).
+The unknowns of one hypergraph are its nodes in topological order, then the groups. Row i of the lower triangle is
+stored from its first nonzero to the diagonal, and the rows of groups from the first column. The LDLᵀ factorisation
+fills no entry outside (A. George & J. Liu, Computer Solution of Large Sparse Positive Definite Systems, 1981,
+chapter 4). Each number is a row of LANES instances (`structinf.kernels.simd.vector`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,18 @@ from ..jit import jit
 from ..simd.memory import address, row, store_row, zero
 from ..simd.vector import where_less
 
-__all__ = ["FlowSystem", "add_edge", "add_to_ends", "clear", "factor", "links_of", "slope", "solve"]
+__all__ = [
+    "FlowSystem",
+    "add_edge",
+    "add_to_ends",
+    "clear",
+    "factor",
+    "group_of",
+    "links_of",
+    "slope",
+    "slope_of",
+    "solve",
+]
 
 # A pivot below this multiple of its diagonal entry is rounding, or belongs to a node without flow. Its unknown is 0.
 _SMALLEST_PIVOT = 1e-17
@@ -35,18 +49,29 @@ _PANEL = 32
 
 
 class FlowSystem(NamedTuple):
-    """A hypergraph with penalised hyperedges, and the layout of its linear systems.
+    """Hypergraphs with penalised hyperedges, and the layout of their linear systems.
 
     Attributes
     ----------
+    component : (K + 1,) int64
+        The nodes of hypergraph k, in topological order, are ``component[k]`` up to ``component[k + 1]``, excluded.
     offset : (N + 1,) int64
         The hyperedges of node i are ``offset[i]`` up to ``offset[i + 1]``, excluded.
+    unknown : (N,) int64
+        The unknown of each node.
+    column : (H,) int64
+        The column of each hyperedge.
+    place_of : (H,) int64
+        The row of ``ends`` of each hyperedge.
     part : (E,) int32
-        The part of each hyperedge; P for none.
-    ends : (E, 4) int32
-        The unknowns of each hyperedge: the head, two tails, and the group; ``rows`` for none.
+        The part of each column; P for none.
+    first : (E + 1,) int64
+        The hyperedges of column e are the rows ``first[e]`` up to ``first[e + 1]``, excluded, of ``ends``.
+    ends : (H, 4) int32
+        The unknowns of each hyperedge, sorted by column: the head, two tails, and the group; ``rows`` for none. Only a
+        column of one hyperedge has a group.
     curvature : (E,) float64
-        1 for hyperedges penalised by ½ f², else 0.
+        1 for columns penalised by ½ f², else 0.
     start : (rows,) int64
         The first column of each row of the matrix.
     place : (rows,) int64
@@ -54,7 +79,7 @@ class FlowSystem(NamedTuple):
     entries : int
         The number of entries of the matrix.
     nodes : int
-        N, the number of nodes.
+        N, the number of nodes of all hypergraphs.
     groups : int
         The number of groups.
     has_free_edges : bool
@@ -64,8 +89,13 @@ class FlowSystem(NamedTuple):
         the others in the factorisation. The error of z that results enters the next step as a residual.
     """
 
+    component: np.ndarray
     offset: np.ndarray
+    unknown: np.ndarray
+    column: np.ndarray
+    place_of: np.ndarray
     part: np.ndarray
+    first: np.ndarray
     ends: np.ndarray
     curvature: np.ndarray
     start: np.ndarray
@@ -80,6 +110,7 @@ class FlowSystem(NamedTuple):
 class Links(NamedTuple):
     """Addresses of the arrays of a `FlowSystem`."""
 
+    first: Any
     ends: Any
     start: Any
     place: Any
@@ -91,8 +122,9 @@ class Links(NamedTuple):
 @jit
 def links_of(system):
     """Return the addresses of the arrays of ``system``."""
-    ends, start, place = address(system.ends), address(system.start), address(system.place)
-    return Links(ends, start, place, len(system.start), system.nodes, system.entries)
+    first, ends = address(system.first), address(system.ends)
+    start, place = address(system.start), address(system.place)
+    return Links(first, ends, start, place, len(system.start), system.nodes, system.entries)
 
 
 @jit
@@ -109,41 +141,58 @@ def _add(numbers, i, lanes):
 
 
 @jit
-def slope(x, links, edge):
-    """Return Aᵀ x at a hyperedge: x of the head, minus x of the tails, plus x of the group. Row ``rows`` of x is 0."""
-    e = 4 * edge
-    ends = links.ends
+def group_of(links, column):
+    """Return the unknown of a column's group."""
+    return links.ends[4 * links.first[column] + 3]
+
+
+@jit
+def slope_of(x, links, place):
+    """Return the contribution to Aᵀ x of the hyperedge in row ``place`` of the ends.
+
+    It is x of the head, minus x of the tails, plus x of the group. Row ``rows`` of x is 0.
+    """
+    e, ends = 4 * place, links.ends
     return (row(x, ends[e]) - row(x, ends[e + 1])) - (row(x, ends[e + 2]) - row(x, ends[e + 3]))
 
 
 @jit
-def add_to_ends(numbers, links, edge, at_nodes, at_group):
-    """Add a hyperedge's column of A, times ``at_nodes`` at nodes and ``at_group`` at the group, to ``numbers``."""
-    e = 4 * edge
-    ends = links.ends
-    _add(numbers, ends[e], at_nodes)
-    store_row(numbers, ends[e + 1], row(numbers, ends[e + 1]) - at_nodes)
-    store_row(numbers, ends[e + 2], row(numbers, ends[e + 2]) - at_nodes)
-    _add(numbers, ends[e + 3], at_group)
+def slope(x, links, column):
+    """Return Aᵀ x at a column."""
+    total = slope_of(x, links, links.first[column])
+    for place in range(links.first[column] + 1, links.first[column + 1]):
+        total += slope_of(x, links, place)
+    return total
 
 
 @jit
-def add_edge(matrix, links, edge, weight):
-    """Add the ``weight`` of a hyperedge to the matrix A D Aᵀ."""
-    e = 4 * edge
+def add_to_ends(numbers, links, column, at_nodes, at_group):
+    """Add a column of A, times ``at_nodes`` at nodes and ``at_group`` at the group, to ``numbers``."""
+    ends = links.ends
+    for place in range(links.first[column], links.first[column + 1]):
+        e = 4 * place
+        _add(numbers, ends[e], at_nodes)
+        store_row(numbers, ends[e + 1], row(numbers, ends[e + 1]) - at_nodes)
+        store_row(numbers, ends[e + 2], row(numbers, ends[e + 2]) - at_nodes)
+        _add(numbers, ends[e + 3], at_group)
+
+
+@jit
+def add_edge(matrix, links, column, weight):
+    """Add the ``weight`` of a column to the matrix A D Aᵀ."""
     ends, place, none = links.ends, links.place, links.rows
-    minus = 0.0 - weight
-    for i in range(4):
-        a = ends[e + i]
+    low, minus = 4 * links.first[column], 0.0 - weight
+    for i in range(low, 4 * links.first[column + 1]):
+        a = ends[i]
         if a < none:
             _add(matrix, place[a] + a, weight)
-            for j in range(i):
-                b = ends[e + j]
+            for j in range(low, i):
+                b = ends[j]
                 if b < none:
-                    tails = (0 < i < 3) + (0 < j < 3)
+                    tails = (0 < i % 4 < 3) + (0 < j % 4 < 3)
                     value = minus if tails == 1 else weight
                     _add(matrix, place[max(a, b)] + min(a, b), value)
-                    if a == b:  # both tails are the same node
+                    if a == b:  # an unknown occurs twice
                         _add(matrix, place[a] + a, value)
 
 
