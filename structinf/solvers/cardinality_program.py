@@ -82,6 +82,8 @@ class CardinalitySolution:
         Whether the solution is exact up to rounding.
     oracle_calls : int
         The number of batched calls of the oracle.
+    additional : list of (B, F, 0) Tensor
+        The additional parts of each group, which has none.
     """
 
     mean: Tensor
@@ -91,12 +93,13 @@ class CardinalitySolution:
     steps: Tensor
     solved: Tensor
     oracle_calls: int
+    additional: list[Tensor]
     _matrix: Tensor
     _active: Tensor
     _faces: list[tuple[Tensor, BoxFace]]
 
-    def vjp(self, cotangent: Tensor) -> Tensor:
-        """Return the products of cotangents (B, n) with the Jacobian of the mean."""
+    def vjp(self, cotangent: Tensor, additional: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return the products of cotangents (B, n) with the Jacobian of the mean, and the empty ``additional``."""
         product = torch.zeros_like(cotangent)
         for rows, face in self._faces:
             active = self._active[rows].to(cotangent)
@@ -107,7 +110,7 @@ class CardinalitySolution:
             for _ in range(3):
                 y = y + torch.cholesky_solve((side - (hessian @ y[..., None])[..., 0])[..., None], factor)[..., 0]
             product[rows] = face.apply(cotangent[rows] - y @ self._matrix)
-        return product
+        return product, additional
 
 
 def solve_cardinalities(problem: LocalPolytope, curvature: float) -> CardinalitySolution | None:
@@ -191,6 +194,7 @@ class _Newton:
     ) -> None:
         self.theta, self.curvature, self.inner = problem.theta, curvature, inner
         self.matrix, self.limits, self.equal = matrix, limits, equal
+        self.additional = [g.additional for g in problem.groups]
         self.scale = self.theta.abs().amax(1).clamp(min=1) if self.theta.shape[1] else self.theta.sum(1) + 1
 
     def run(self) -> CardinalitySolution:
@@ -228,6 +232,7 @@ class _Newton:
             steps=steps,
             solved=(error <= accuracy) & self.inner.is_solvable,
             oracle_calls=self.inner.oracle_calls,
+            additional=self.additional,
             _matrix=self.matrix,
             _active=self.equal | (nu > 0),
             _faces=faces,

@@ -27,6 +27,7 @@ from .cardinality_program import CardinalitySolution, solve_cardinalities
 from .face_search import ROUNDING, Faces, LocalProgram, bound_objective, search_faces
 from .face_system import FaceSystem
 from .factor_projections import FactorProjection, FactorSupport
+from .joint_flows import JointFlowSolution, solve_joint_flows
 from .local_polytope_scores import LocalPolytope
 
 __all__ = ["LocalPolytopeResult", "jacobian_product", "solve_local_polytope"]
@@ -71,13 +72,13 @@ class LocalPolytopeResult:
     converged : (B,) bool Tensor
         Whether the instance met the tolerance.
     iterations : (B,) int64 Tensor
-        The number of ADMM iterations.
+        The number of ADMM iterations; 0 for a direct method.
     oracle_calls : int
         The number of batched calls of oracles.
     supports : list of (rows, supports)
         The supports of the factors, for each part of the batch.
     direct : (rows, solution) or None
-        The instances that Newton's method has solved, without supports.
+        The instances that a direct method has solved, without supports.
     """
 
     mean: Tensor
@@ -89,7 +90,7 @@ class LocalPolytopeResult:
     iterations: Tensor
     oracle_calls: int
     supports: list[tuple[Tensor, list[FactorSupport]]]
-    direct: tuple[Tensor, CardinalitySolution] | None = None
+    direct: tuple[Tensor, CardinalitySolution | JointFlowSolution] | None = None
 
 
 def jacobian_product(
@@ -122,7 +123,10 @@ def jacobian_product(
     theta, others = torch.where(inside, mean / curvature, 0.0), [torch.zeros_like(a) for a in additional]
     if result.direct is not None:
         rows, solution = result.direct
-        theta[rows] = solution.vjp(mean)[rows]
+        found, more = solution.vjp(mean, additional)
+        theta[rows] = torch.where(problem.degree == 0, theta[rows], found[rows])
+        for own, one in zip(others, more, strict=True):
+            own[rows] = one[rows]
     for rows, supports in result.supports:
         fixed = problem.forbidden[rows] | (problem.degree == 0)
         inverse = (~fixed).double() / curvature
@@ -202,7 +206,7 @@ class _ADMM:
         self.iterations = torch.zeros(size, dtype=torch.int64, device=device)
         self.supports: list[tuple[Tensor, list[FactorSupport]]] = []
         self.oracle_calls = 0
-        self.direct: tuple[Tensor, CardinalitySolution] | None = None
+        self.direct: tuple[Tensor, CardinalitySolution | JointFlowSolution] | None = None
 
     def run(self) -> LocalPolytopeResult:
         if self.problem.groups and len(self.mean):
@@ -265,17 +269,17 @@ class _ADMM:
                 return
 
     def _solve_directly(self) -> None:
-        """Finish the instances that Newton's method can solve, if all factors but one are bounds of sums."""
-        found = solve_cardinalities(self.problem, self.curvature) if self.curvature else None
+        """Finish the instances that a direct method can solve: Newton's for bounds of sums, flows for recursions."""
+        if not self.curvature:
+            return
+        found = solve_cardinalities(self.problem, self.curvature) or solve_joint_flows(self.problem)
         if found is None:
             return
         rows = found.solved.nonzero()[:, 0]
-        for own, new in (
-            (self.mean, found.mean),
-            (self.value, found.value),
-            (self.gap, found.gap),
-            (self.residual, found.residual),
-            (self.iterations, found.steps),
+        for own, new in zip(
+            (self.mean, self.value, self.gap, self.residual, *self.additional),
+            (found.mean, found.value, found.gap, found.residual, *found.additional),
+            strict=True,
         ):
             own[rows] = new[rows]
         self.direct = rows, found
