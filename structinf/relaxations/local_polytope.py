@@ -25,7 +25,7 @@ class LocalPolytopeRelaxation(RegularizedRelaxation):
     tolerance : float
         The tolerance of the solver.
     max_iter : int
-        Maximal number of iterations of ADMM. Newton's method, where it applies, takes at most 60 steps.
+        Maximal number of iterations of ADMM. The direct methods, where they apply, take at most 60 steps.
     on_failure : "warn", "raise" or "ignore"
         The reaction to instances that miss the tolerance.
     """

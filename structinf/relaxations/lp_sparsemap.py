@@ -35,10 +35,11 @@ class LPSparseMAP(LocalPolytopeRelaxation):
     or a single factor without repeated variables; the mean is then that of ``sparsemap``. In general, the local
     polytope also has vertices with fractions.
 
-    If all factors but one are bounds of sums of variables, Newton's method solves the dual. Otherwise the solver is
-    ADMM over batches of all factors with the same oracle. At intervals, it solves the optimality conditions on the
-    supports of the factors, and one more call of the oracles bounds the error. The gradient is the Jacobian of this
-    linear system.
+    If all factors but one are bounds of sums of variables, Newton's method solves the dual. If all factors are
+    recursions, such as chains, an interior-point method on the CPU solves the program over their flows. Otherwise the
+    solver is ADMM over batches of all factors with the same oracle. At intervals, it solves the optimality conditions
+    on the supports of the factors, and one more call of the oracles bounds the error. The gradient is the Jacobian on
+    the supports, or on the face of the flows.
 
     Parameters
     ----------

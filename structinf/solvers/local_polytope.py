@@ -6,6 +6,9 @@ and an iteration projects the copies of all factors onto the hulls of their stru
 the solution slowly, the solver tries at intervals whether the current supports contain the solution: it solves the
 optimality conditions on the supports, and a call of the oracles at the multipliers bounds the error.
 
+Two kinds of graphs have direct methods for the quadratic program: bounds of sums (`.cardinality_program`) and
+recursions (`.joint_flows`).
+
 References
 ----------
 V. Niculae & A. Martins, LP-SparseMAP: Differentiable relaxed optimization for sparse structured prediction, ICML 2020.
