@@ -46,6 +46,9 @@ _MAX_ENTRIES = 2_000_000
 _MAX_MULTIPLICATIONS = 25_000_000
 _MAX_MULTIPLICATIONS_PER_PART = 10_000
 
+# Scores below this multiple of the median score may be masks.
+_LARGE_NEGATIVE = -1e4
+
 # Largest number of Newton steps.
 _MOST_STEPS = 60
 
@@ -107,6 +110,7 @@ def solve_joint_flows(problem: LocalPolytope) -> JointFlowSolution | None:
         return None
     flat[:, :count].masked_fill_(problem.forbidden, -torch.inf)
     flat[:, plan.unused] = -torch.inf
+    masked = _remove_masks(flat)
     goals = [nodes for _, nodes in factors]
     goal = np.stack([unknown[nodes] for unknown, nodes in zip(plan.unknown, goals, strict=True)])
     squares = np.stack([square[nodes] for square, nodes in zip(plan.squares, goals, strict=True)]).sum(0)
@@ -117,7 +121,7 @@ def solve_joint_flows(problem: LocalPolytope) -> JointFlowSolution | None:
     tables = interior_point.EDGE_TABLES, interior_point.NODE_TABLES
     run_kernel(
         plan, joint_flows.project, *tables, len(weights), flat.numpy(), goal, plan.system, squares, _MOST_STEPS,
-        mean.numpy(), gap.numpy(), residual.numpy(), exact.numpy(), weights,
+        masked.numpy(), mean.numpy(), gap.numpy(), residual.numpy(), exact.numpy(), weights,
     )  # fmt: skip
     # A variable of no factor has a solution of its own.
     mean[:, :count] = torch.where(problem.degree == 0, flat[:, :count].clamp(0, 1), mean[:, :count])
@@ -135,6 +139,21 @@ def solve_joint_flows(problem: LocalPolytope) -> JointFlowSolution | None:
         oracle_calls=0,
         _multiply=functools.partial(multiply_by_jacobian, plan, weights),
     )
+
+
+def _remove_masks(flat: Tensor) -> Tensor:
+    """Replace masks such as −1e9 in scores (B, P) by −inf; return the scores of instances with masks, −inf for others.
+
+    Their size would decide what counts as a rounding error. The bound of the maximum includes the masked parts, so that
+    a part of the solution that counts as a mask by mistake does not pass. Without masks, the result is (0, 0).
+    """
+    finite = flat.masked_fill(flat.isneginf(), torch.nan)
+    if not bool((finite < _LARGE_NEGATIVE).any()):
+        return flat.new_zeros(0, 0)
+    is_mask = flat < _LARGE_NEGATIVE * (1 + finite.abs().nanmedian(1, keepdim=True).values)
+    masked = flat.masked_fill(~is_mask.any(1, keepdim=True), -torch.inf)
+    flat.masked_fill_(is_mask, -torch.inf)
+    return masked
 
 
 def _factors(problem: LocalPolytope) -> list[tuple[_Factor, np.ndarray]]:

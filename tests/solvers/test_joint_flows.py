@@ -150,6 +150,32 @@ def test_forbidden_parts_and_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     check_against_admm(graph, scores((6, 3), (5, 3, 3), (2, 3, 3), batch=6), monkeypatch, data=lengths)
 
 
+@pytest.mark.parametrize("mask", [-1e5, -1e30])
+def test_masks_are_forbidden_parts(mask: float) -> None:
+    results = []
+    for number in (mask, -math.inf):
+        theta = scores((6, 3), (5, 3, 3), (5, 3, 3))
+        theta[0][:2, 2, 1] = theta[1][:, 0, 0, 1] = theta[2][1, 2:, 2, 0] = number
+        found = solve_directly(two_chains(), theta)
+        assert found is not None
+        assert found.solved.all()
+        results.append((found.mean, found.value, found.gap < 1e-12))
+    for own, other in zip(*results, strict=True):
+        torch.testing.assert_close(own, other, atol=1e-10, rtol=0)
+
+
+def test_parts_that_count_as_masks_by_mistake_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    theta = scores((6, 3), (5, 3, 3), (5, 3, 3), batch=40)
+    expected = si.relax(theta, two_chains(), EXACT)[0]
+    monkeypatch.setattr(joint_flows, "_LARGE_NEGATIVE", -0.9)  # about one score in twenty counts as a mask
+    found = solve_directly(two_chains(), theta)
+    assert found is not None
+    assert 0 < found.solved.sum() < 40
+    wrong = (found.mean.view(40, 6, 3) - expected).abs().flatten(1).amax(1) > 1e-9
+    assert not (found.solved & wrong).any()
+    torch.testing.assert_close(si.relax(theta, two_chains(), EXACT)[0], expected, atol=1e-9, rtol=0)
+
+
 # ----------------------------------------------------------------------------- gradients and forms
 
 

@@ -58,7 +58,7 @@ __all__ = [
     "write_solution",
 ]
 
-EDGE_TABLES = 6
+EDGE_TABLES = 7
 """Scratch numbers for each hyperedge and instance."""
 
 NODE_TABLES = 5
@@ -105,7 +105,7 @@ def _finish_flow(edges, system, links, goal, first, flow, sums, v):
     """
     curvature = address(system.curvature)
     lost = send_flow(edges, system, links, goal, first, flow, v)
-    own = Edges(edges.score, flow, edges.slack, edges.residual, edges.slack, edges.b)
+    own = Edges(edges.score, flow, edges.slack, edges.residual, edges.slack, edges.b, edges.outside)
     sum_groups(own, system, links, sums)
     value = best_values(own, system, links, sums, sums, zero(v), v)
     gap = gap_of(own, system, v)

@@ -16,7 +16,7 @@ from ..simd.memory import address, row, rows, store_row, zero
 from ..simd.vector import LANES, maximum, where_less
 from .interior_point import ROUNDING, approach, gap_of, size_of, squares_of, write_solution
 from .newton_steps import end_on_face
-from .passes import Edges, best_values, edges_of, set_at_goals, sum_groups, work_of
+from .passes import Edges, best_values, edges_of, gather_scores, set_at_goals, sum_groups, work_of
 from .system import add_to_ends, clear, links_of
 
 __all__ = ["project"]
@@ -47,9 +47,17 @@ def _violation(edges, system, links, goal, first, sums):
 
 
 @jit
+def _gather_masked(masked, first, system, links, outside):
+    """Divide the scores of columns evenly over their hyperedges, for the bound of the maximum."""
+    gather_scores(masked, first, system, outside)
+    for e in range(len(system.part)):
+        store_row(outside, e, row(outside, e) * (1.0 / (links.first[e + 1] - links.first[e])))
+
+
+@jit
 def project(
-    start, stop, edge_tables, node_tables, matrix_table, theta, goal, system, squares, max_iter, mean, gap, residual,
-    exact, weights,
+    start, stop, edge_tables, node_tables, matrix_table, theta, goal, system, squares, max_iter, masked, mean,
+    gap, residual, exact, weights,
 ):  # fmt: skip
     """Solve the instances of the groups ``start:stop`` of LANES.
 
@@ -71,6 +79,8 @@ def project(
         An upper bound of ‖R y‖².
     max_iter : int
         Largest number of steps.
+    masked : (B, P) float64, or (0, 0)
+        The scores for the bound of the maximum, of parts whose score in ``theta`` is −inf.
     mean : (B, P) float64, initially zero, written
         μ on the last face.
     gap : (B,) float64, written
@@ -91,9 +101,11 @@ def project(
         best, rounding, _ = approach(edges, work, system, links, theta, goal, first, 0.0, squares, max_iter, lanes)
         is_exact = end_on_face(edges, work, system, links, goal, first, rounding)
         _clip_flow(edges, system)
-        own = Edges(edges.score, edges.b, edges.slack, edges.residual, edges.slack, edges.b)
+        own = Edges(edges.score, edges.b, edges.slack, edges.residual, edges.slack, edges.b, edges.outside)
         violation = _violation(own, system, links, goal, first, sums)
         sum_groups(own, system, links, sums)
+        if len(masked):
+            _gather_masked(masked, first, system, links, edges.outside)
         best_values(own, system, links, sums, work.potentials, zero(x), x)
         own_gap = gap_of(own, system, x)
         # The size of the start would count scores of −1e30, such as masks.

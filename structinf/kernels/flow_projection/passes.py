@@ -33,9 +33,10 @@ __all__ = [
 
 
 class Edges(NamedTuple):
-    """Addresses of numbers for each column: θ, f, z, the residual of z, and two scratch tables.
+    """Addresses of numbers for each column: θ, f, z, the residual of z, two scratch tables, and the share of outsiders.
 
-    Scratch tables may hold numbers for each hyperedge, in the order of the ends.
+    Scratch tables may hold numbers for each hyperedge, in the order of the ends. With several hypergraphs, a hyperedge
+    whose column has θ = −inf takes its share in the gradient from the last table.
     """
 
     score: Any
@@ -44,6 +45,7 @@ class Edges(NamedTuple):
     residual: Any
     a: Any
     b: Any
+    outside: Any
 
 
 class Work(NamedTuple):
@@ -59,10 +61,10 @@ class Work(NamedTuple):
 
 @jit
 def edges_of(tables):
-    """Return the addresses of six tables for columns and hyperedges."""
+    """Return the addresses of seven tables for columns and hyperedges."""
     return Edges(
         address(tables[0]), address(tables[1]), address(tables[2]), address(tables[3]), address(tables[4]),
-        address(tables[5]),
+        address(tables[5]), address(tables[6]),
     )  # fmt: skip
 
 
@@ -129,14 +131,15 @@ def _gradient_share(edges, system, links, sums, potentials, column, place):
 
     With several hyperedges, each gets its slope of ``potentials``, and what is left of θ − H f is divided evenly.
     """
-    gradient = _gradient(edges, system, links, sums, column)
+    share = _gradient(edges, system, links, sums, column)
+    if len(system.column) == len(system.part):
+        return share
     count = links.first[column + 1] - links.first[column]
     if count > 1:
-        rest = gradient - slope(potentials, links, column)
+        rest = share - slope(potentials, links, column)
         share = slope_of(potentials, links, place) + rest * (1.0 / count)
-        # Potentials are −inf at nodes outside all derivations of finite score.
-        return where_less(-np.inf, row(edges.score, column), share, -np.inf)
-    return gradient
+    # Potentials are −inf at nodes outside all derivations of finite score.
+    return where_less(-np.inf, row(edges.score, column), share, row(edges.outside, column))
 
 
 @jit
@@ -216,6 +219,7 @@ def start_flow(edges, system, links, goal, first, flow, up, out_degree, v):
     nothing = zero(v)
     for e in range(len(system.part)):
         store_row(edges.flow, e, nothing)
+        store_row(edges.outside, e, nothing - np.inf)
     best = nothing
     changed = 1.0
     while changed > 0:
