@@ -252,9 +252,10 @@ def _plan(factors: tuple[_Factor, ...], count: int, total: int) -> _Plan | None:
         nodes.append(node_of)
         squares.append(largest_count(graph, is_penalised[number[graph.part]]))
     system = make_system(recursions, is_penalised, all_uses, shared)
+    if system.entries > _MAX_ENTRIES:
+        return None
     multiplications = count_multiplications(system.start)
-    limit = min(_MAX_MULTIPLICATIONS, _MAX_MULTIPLICATIONS_PER_PART * total)
-    if system.entries > _MAX_ENTRIES or multiplications > limit:
+    if multiplications > min(_MAX_MULTIPLICATIONS, _MAX_MULTIPLICATIONS_PER_PART * total):
         return None
     # Unknowns of nodes that no goal uses are −1, and nobody reads them.
     unknown = [np.where(of < 0, -1, system.unknown[low + of]) for of, low in zip(nodes, system.component, strict=False)]
