@@ -169,9 +169,10 @@ def with_second_attempt(function: Callable[..., T], *args: Any, **kwargs: Any) -
         return function(*args, **kwargs)
     token = _data_may_wait.set(True)
     try:
-        with contextlib.suppress(ReadDataFirst):
+        try:
             return function(*args, **kwargs)
-        _data_may_wait.set(False)
+        except ReadDataFirst:
+            _data_may_wait.set(False)
         return function(*args, **kwargs)
     finally:
         _data_may_wait.reset(token)

@@ -369,6 +369,9 @@ class Problem:
 
         Instances outside of the problem get the values ``fill``.
         """
+        if self.solved is None and isinstance(parts, Tensor) and len(self.batch_shape) == 1 and parts is not self.theta:
+            self._check_dense(parts)
+            return parts if parts.dtype is self.dtypes[0] else parts.to(self.dtypes[0])
         parts = map_parts(lambda t: self.scatter(t, dim, fill), parts)
         if self.has_size_0:
             own = [t[(..., *map(slice, e))] for t, e in zip(as_tuple(parts), self.event_shapes, strict=True)]
