@@ -9,6 +9,7 @@ direct calls of an oracle's methods.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ __all__ = [
     "check_number",
     "checks_for",
     "data_checks_wait",
+    "data_may_be_checked_later",
     "finish_checks",
     "skips_checks",
     "unchecked",
@@ -34,7 +36,10 @@ T = TypeVar("T")
 
 
 class DeferredChecks:
-    """The checks of one call: numbers on a device, each with a test and a function that raises an error."""
+    """The checks of one call: numbers on a device, each with a test and a function that raises an error.
+
+    A check may have several numbers, (n,), which all have to pass.
+    """
 
     def __init__(self) -> None:
         self._numbers: list[Tensor] = []
@@ -61,20 +66,20 @@ class DeferredChecks:
         numbers, checks = self._numbers, self._checks
         self._numbers, self._checks = [], []
         if report is not None:
-            read = torch.cat([*(number.reshape(1) for number in numbers), report]) if numbers else report
-        elif numbers:
-            read = torch.stack(numbers)
-        else:
+            numbers = [*numbers, report]
+        if not numbers:
             return []
-        values = read.tolist()
+        read = numbers[0] if len(numbers) == 1 else torch.cat([number.reshape(-1) for number in numbers])
+        values = iter(read.reshape(-1).tolist())
         token = _active.set(None)
         try:
-            for value, (passes, check) in zip(values, checks, strict=False):
-                if not passes(value):
+            for number, (passes, check) in zip(numbers, checks, strict=False):
+                own = list(itertools.islice(values, number.numel()))
+                if not all(map(passes, own)):
                     check()
         finally:
             _active.reset(token)
-        return values[len(checks) :]
+        return list(values)
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
@@ -186,6 +191,11 @@ def data_checks_wait(checks: DeferredChecks) -> Iterator[None]:
         yield
     finally:
         _data_checks.reset(token)
+
+
+def data_may_be_checked_later(data: Tensor) -> bool:
+    """Return whether a check of instance data may wait for the end of the call, by :func:`check_data_later`."""
+    return _data_checks.get() is not None and not data.is_cpu
 
 
 def check_data_later(number: Tensor, passes: Callable[[float], bool]) -> bool:

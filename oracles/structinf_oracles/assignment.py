@@ -26,6 +26,7 @@ from structinf.validation import (
     check_instances,
     check_k,
     check_lengths,
+    check_lengths_later,
 )
 
 from .common.grids import cells_in_use
@@ -152,8 +153,9 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
                     f"got {tuple(lengths.shape)} for a batch of {len(theta)}"
                 )
             check_instances("lengths", lengths, len(theta))
-            check_lengths(lengths[:, 0], 0, theta.shape[1], f"n = {theta.shape[1]} rows")
-            check_lengths(lengths[:, 1], 0, theta.shape[2], f"m = {theta.shape[2]} columns")
+            if not check_lengths_later(lengths, 0, *theta.shape[1:]):
+                check_lengths(lengths[:, 0], 0, theta.shape[1], f"n = {theta.shape[1]} rows")
+                check_lengths(lengths[:, 1], 0, theta.shape[2], f"m = {theta.shape[2]} columns")
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
         lengths = self.bound.get("lengths")

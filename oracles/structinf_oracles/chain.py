@@ -41,7 +41,7 @@ from structinf.validation import (
     skips_checks,
 )
 
-from .common.chain_potentials import common_form, original_form, tag_indicators
+from .common.chain_potentials import common_form, original_form, size_of, tag_indicators
 from .common.labels import agreeing_choices
 
 __all__ = ["Chain"]
@@ -150,9 +150,8 @@ class Chain(HypergraphProgram):
         return not _shares_transition(theta)  # y counts the uses of a transition shared by all steps
 
     def validate(self, theta: Parts) -> None:
-        unary, transition = common_form(theta)
-        steps, states = unary.shape[1:]
-        expected_shape = (transition.shape[1] if _shares_transition(theta) else steps - 1, states, states)
+        (steps, states), transition = size_of(theta), as_tuple(theta)[-1]
+        expected_shape = (states, states) if _shares_transition(theta) else (steps - 1, states, states)
         if steps < 1 or states < 1 or tuple(transition.shape[1:]) != expected_shape:
             shapes = " and ".join(str(tuple(t.shape[1:])) for t in as_tuple(theta))
             raise InvalidInputError(
@@ -165,8 +164,7 @@ class Chain(HypergraphProgram):
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} tokens", has_empty=True)
 
     def valid_parts(self, theta: Parts) -> Parts | None:
-        unary, _ = common_form(theta)
-        steps = unary.shape[1]
+        steps, _ = size_of(theta)
         lengths = self.bound.get("lengths")
         # On a GPU, a mask costs less than to wait for the answer.
         if lengths is None or (lengths.is_cpu and bool((lengths == steps).all())):
@@ -202,8 +200,7 @@ class Chain(HypergraphProgram):
         return cost
 
     def allowed_parts(self, labels: Tensor, like: Parts) -> Parts:
-        unary, _ = common_form(like)
-        steps, states = unary.shape[1:]
+        steps, states = size_of(like)
         if labels.ndim != 2 or labels.shape[1] != steps:
             raise InvalidInputError(f"labels must be tags of shape (B, {steps}), got shape {tuple(labels.shape)}")
         used = torch.arange(steps, device=labels.device) < self._lengths(like, len(labels)).unsqueeze(1)
@@ -213,8 +210,7 @@ class Chain(HypergraphProgram):
         return tags[:, :-1].unsqueeze(3) & tags[:, 1:].unsqueeze(2)
 
     def encode(self, labels: Tensor, like: Parts) -> Parts:
-        unary, _ = common_form(like)
-        steps, states = unary.shape[1:]
+        steps, states = size_of(like)
         if labels.ndim != 2 or labels.shape[1] != steps:
             raise InvalidInputError(f"labels must be tags of shape (B, {steps}), got shape {tuple(labels.shape)}")
         lengths = self._lengths(like, len(labels)) if "lengths" in self.bound else None
@@ -411,7 +407,7 @@ class Chain(HypergraphProgram):
         ]
         theta = tuple(zeros) if is_tuple else zeros[0]
         lengths = self._lengths(theta).cpu()
-        steps, states = common_form(theta)[0].shape[1:]
+        steps, states = size_of(theta)
         free = 0 if not is_tuple and int(lengths) == 1 else int(lengths)  # a token without edges has one tag, 0
         check_enumerable(states**free, f"tag sequences of {free} tokens and {states} states")
         tags = torch.zeros(states**free, steps, dtype=torch.int64, device="cpu")
@@ -434,9 +430,8 @@ class Chain(HypergraphProgram):
 
     def _lengths(self, theta: Parts, batch: int | None = None) -> Tensor:
         """Return the bound lengths (B,), or T for each instance."""
-        unary, _ = common_form(theta)
-        steps, batch = unary.shape[1], batch_size(theta) if batch is None else batch
-        return bound_lengths(self, batch, steps, unary.device)
+        batch = batch_size(theta) if batch is None else batch
+        return bound_lengths(self, batch, size_of(theta)[0], as_tuple(theta)[0].device)
 
 
 def _reject_tag(labels: Tensor, wrong: Tensor, states: int) -> NoReturn:

@@ -29,6 +29,7 @@ from structinf.validation import (
     check_flag,
     check_instances,
     check_k,
+    check_lengths_later,
     list_instances,
 )
 
@@ -39,7 +40,6 @@ from .common.grids import (
     check_grid,
     check_grid_shape,
     check_sizes,
-    keep_sizes_inside,
     nonzero_cells,
     outside,
     sizes_in_use,
@@ -288,6 +288,11 @@ class DTW(HypergraphProgram):
         """Return the cells inside the band of the option ``band``, (n, m)."""
         return np.abs(np.arange(n)[:, None] - np.arange(m)) <= self._option_band(n, m)
 
+    @property
+    def _has_bands(self) -> bool:
+        """Whether an option or instance data bound |i − j|."""
+        return self.window != "slanted_band" and (self.band is not None or "band" in self.bound)
+
     def _option_band(self, n: int, m: int) -> int:
         """Return the largest |i − j| of the options."""
         return max(n, m) if self.band is None or self.window == "slanted_band" else int(self.band)
@@ -330,7 +335,7 @@ class DTW(HypergraphProgram):
                 f"length_bounds: a path through {n} rows and {m} columns visits at most {n + m - 1} cells, fewer than "
                 f"the least number {self.length_bounds[0]}"
             )
-        if self.open_end:
+        if self.open_end or not self._has_bands:
             check_grid(self.label(), theta, lengths)
             return
         if lengths is None and bands is None:
@@ -345,7 +350,7 @@ class DTW(HypergraphProgram):
         narrow = bands < (sizes[:, 0] - sizes[:, 1]).abs()
         wrong = (narrow | outside(sizes, (n, m))).any()
         if bands_of_option and check_data_later(wrong, operator.not_):
-            keep_sizes_inside(sizes, (n, m))
+            check_lengths_later(sizes, 1, n, m)
         elif bool(wrong):
             check_sizes(sizes, (n, m))
             index = int(narrow.nonzero()[0, 0])
@@ -367,6 +372,9 @@ class DTW(HypergraphProgram):
 
     def _inside(self, theta: Tensor) -> Tensor:
         """Return the cells in use and inside the bands and windows, (B, n, m)."""
+        if self.window not in ("itakura", "slanted_band") and not self._has_bands:
+            inside = cells_in_use(sizes_in_use(self.bound, theta.shape[1:], theta), theta.shape[1:])
+            return self._inside_windows(inside)
         sizes, bands = self._sizes_and_bands(theta)
         inside = cells_in_use(sizes, theta.shape[1:])
         i, j = (torch.arange(size, device=theta.device) for size in theta.shape[1:])
@@ -380,6 +388,10 @@ class DTW(HypergraphProgram):
             inside &= (i - j).abs() <= bands.view(-1, 1, 1)
         if self.window == "itakura":
             inside &= (j <= 2 * i) & (i <= 2 * j + 1) & (n - i <= 2 * (m - j)) & (m - j < 2 * (n - i))
+        return self._inside_windows(inside)
+
+    def _inside_windows(self, inside: Tensor) -> Tensor:
+        """Return the cells ``inside`` (B, n, m), overwritten, that the windows of instances allow."""
         if "window" in self.bound and len(inside):
             check_instances("window", self.bound["window"], len(inside))
             inside &= self.bound["window"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -12,7 +11,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..deferred_checks import DeferredChecks, skips_checks
 from ..errors import InvalidInputError
 from ..kernels.arrays import as_tensor
 from ..oracle import Oracle
@@ -30,7 +28,6 @@ __all__ = [
     "check_form",
     "check_instance_data",
     "check_on_infeasible",
-    "check_scores_finite",
     "count_dimensions",
     "describe",
     "flatten_batch",
@@ -124,51 +121,6 @@ def check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: torc
 def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     """Return whether ``shape`` broadcasts to ``to`` without a change of ``to``."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
-
-
-def check_scores_finite(
-    theta: Parts, batch_shape: torch.Size, checks: DeferredChecks | None, name: str = "theta"
-) -> bool:
-    """Raise InvalidInputError for NaN or +inf. Return whether all scores are finite; always False with ``checks``."""
-    if not isinstance(theta, tuple):
-        return _is_finite(theta, name, batch_shape, checks)
-    found = [_is_finite(t, f"{name}[{i}]", batch_shape, checks) for i, t in enumerate(theta)]  # checks all tensors
-    return all(found)
-
-
-def _is_finite(t: Tensor, name: str, batch_shape: torch.Size, checks: DeferredChecks | None) -> bool:
-    t = t.detach() if t.requires_grad else t
-    if skips_checks(t):
-        return False
-    if checks is None:
-        # The sum is finite only if all entries are. The maximum is finite or −inf only if no entry is NaN or +inf.
-        if math.isfinite(t.sum().item()):
-            return True
-        if not t.amax().item() < math.inf:
-            _raise_not_finite(t, name, batch_shape)
-    elif t.numel():
-        checks.add(t.amax(), _is_below_infinity, functools.partial(_raise_not_finite, t, name, batch_shape))
-    return False
-
-
-def _is_below_infinity(number: float) -> bool:
-    return number < math.inf  # False for NaN
-
-
-def _raise_not_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
-    wrong = torch.isnan(t) | torch.isposinf(t)
-    where = wrong.nonzero()[0].tolist()
-    value = t[tuple(where)].item()
-    shared = t.shape[0] == 1 and math.prod(batch_shape) != 1
-    place = (
-        f"part {tuple(where[1:])}, shared by the batch"
-        if shared
-        else f"batch index {where[0]}, part {tuple(where[1:])}"
-    )
-    raise InvalidInputError(
-        f"{name} holds {'NaN' if math.isnan(value) else '+inf'} at {place}; "
-        "scores must be finite, or −inf to forbid a part"
-    )
 
 
 def check_all_finite(t: Tensor, what: str) -> None:

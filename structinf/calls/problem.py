@@ -45,9 +45,9 @@ from .arguments import (
     check_form,
     check_instance_data,
     check_on_infeasible,
-    check_scores_finite,
     flatten_batch,
 )
+from .padding import check_scores_finite, checked_without_padding, without_padding
 from .plain_modes import PlainModes
 from .solved_rows import SolvedRows, without_empty_instances
 
@@ -90,9 +90,10 @@ class Problem:
         """
         check_on_infeasible(on_infeasible)
         if not (instance_data or oracle.bound) and _needs_no_conversion(oracle, theta):
-            form, batch = _without_padding(oracle, theta), torch.Size((batch_size(theta),))
+            batch = torch.Size((batch_size(theta),))
+            form, is_finite = checked_without_padding(oracle, theta, batch, None)
             dtypes = tuple([t.dtype for t in as_tuple(theta)])
-            return cls(oracle, form, batch, dtypes, None, on_infeasible, None, check_scores_finite(form, batch, None))
+            return cls(oracle, form, batch, dtypes, None, on_infeasible, None, is_finite)
         theta = list_to_tuple(theta)
         check_score_tensors(theta)
         ndims = oracle.resolve_event_ndim(theta)
@@ -130,10 +131,9 @@ class Problem:
             oracle, form = solved.oracle[solved.index], solved.select_parts(form)
             with _numbering(solved):
                 solved, form = _validate_rest(solved, oracle, form)
-        form = _without_padding(oracle, form)
         rows = batch_shape if solved is None else solved.index.shape
         with _numbering(solved):
-            is_finite = check_scores_finite(form, rows, checks)
+            form, is_finite = checked_without_padding(oracle, form, rows, checks)
         if torch.is_inference_mode_enabled():
             # Autograd cannot record inference tensors, and some oracles use autograd.
             with torch.inference_mode(False):
@@ -330,7 +330,7 @@ class Problem:
 
     def without_padding(self, form: Parts) -> Parts:
         """Return ``form`` (B | 1, *event) with 0 in the padding."""
-        return _without_padding(self.oracle, form)
+        return without_padding(self.oracle, form)
 
     def repeat(self, shape: torch.Size) -> Problem:
         """Return the problem with copies of all instances, in dimensions ``shape`` in front of the batch."""
@@ -480,19 +480,3 @@ def _bind_on_device(
             validate_form(oracle, form, batch)
     accept_form(oracle, form, batch)
     return oracle
-
-
-def _without_padding(oracle: Oracle, form: Parts) -> Parts:
-    masks = oracle.valid_parts(form)
-    if masks is None:
-        return form
-    # Not a product: 0 · NaN is NaN, and where() gives the padding a gradient of exactly 0.
-    if as_tuple(form)[0].is_cpu:
-        return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
-    # On a device, torch.where would launch another kernel to fill a tensor with the number.
-    return map_parts(lambda t, mask: t.masked_fill(~_rows_like(mask, t), 0), form, masks)
-
-
-def _rows_like(mask: Tensor, t: Tensor) -> Tensor:
-    """Return ``mask`` for the tensor ``t``. For a shared tensor, a part is valid if it is valid in any instance."""
-    return mask.any(0, keepdim=True) if t.shape[0] == 1 != mask.shape[0] else mask

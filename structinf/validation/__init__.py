@@ -8,6 +8,7 @@ from .instance_data import (
     check_feasible,
     check_instances,
     check_lengths,
+    check_lengths_later,
     list_instances,
 )
 from .options import (
@@ -45,6 +46,7 @@ __all__ = [
     "check_instances",
     "check_k",
     "check_lengths",
+    "check_lengths_later",
     "check_natural",
     "check_nonnegative",
     "check_number",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..deferred_checks import check_data_later, check_number, skips_checks
+from ..deferred_checks import check_data_later, check_number, data_may_be_checked_later, skips_checks
 from ..errors import MOST_LISTED, InfeasibleError, InvalidInputError
+from ..kernels.gpu import uses_triton
 
 if TYPE_CHECKING:
     from ..oracle import Oracle
@@ -24,6 +25,7 @@ __all__ = [
     "check_feasible",
     "check_instances",
     "check_lengths",
+    "check_lengths_later",
     "list_instances",
 ]
 
@@ -107,11 +109,9 @@ def check_lengths(
     """
     if lengths.numel() == 0 or skips_checks(lengths):
         return
-    ends = lengths.aminmax()
-    if check_data_later(ends[0], functools.partial(operator.le, low)):
-        check_data_later(ends[1], functools.partial(operator.ge, high))
-        lengths.clamp_(low, high)  # memory of the binding
+    if check_lengths_later(lengths, low, high):
         return
+    ends = lengths.aminmax()
     least, largest = map(int, ends if lengths.is_cpu else torch.stack(ends).tolist())  # one copy from a device
     if least < low or largest > high:
         wrong = (lengths < low) | (lengths > high)
@@ -126,6 +126,34 @@ def check_lengths(
             f"lengths must lie between {0 if has_empty and not is_empty else low} and {high} ({padding}), "
             f"got {lengths[index].tolist()} at batch index {index}" + (f"; {of_empty}" if of_empty and is_empty else "")
         )
+
+
+def check_lengths_later(lengths: Tensor, low: int, *highs: int) -> bool:
+    """Move lengths on a GPU into their range, and check at the end of the call that none has moved.
+
+    Returns False, and does nothing, if the check cannot wait. Without checks, returns True.
+
+    Parameters
+    ----------
+    lengths : (B,) or (B, n) int64 Tensor
+        The lengths, n = 1 or 2, in the memory of a binding.
+    low : int
+        The least valid length.
+    *highs : int
+        The largest valid length, of each column.
+    """
+    if skips_checks(lengths):
+        return True
+    if not data_may_be_checked_later(lengths):
+        return False
+    if uses_triton(lengths):
+        from ..kernels.padding import triton_padding
+
+        return check_data_later(triton_padding.clamp_lengths(lengths, low, highs), operator.not_)
+    before = lengths.clone()
+    for column, high in zip(lengths.view(len(lengths), -1).unbind(1), highs, strict=True):
+        column.clamp_(low, high)
+    return check_data_later((before != lengths).any(), operator.not_)
 
 
 def bound_lengths(oracle: Oracle, batch: int, whole: int, device: torch.device) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structinf.deferred_checks import check_data_later, skips_checks
+from structinf.deferred_checks import skips_checks
 from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Float, Int
-from structinf.validation import check_instances, check_lengths
+from structinf.validation import check_instances, check_lengths, check_lengths_later
 
 from .labels import indicators, nonzero_positions, reject_labels
 
@@ -26,7 +25,6 @@ __all__ = [
     "check_grid_shape",
     "check_moves",
     "check_sizes",
-    "keep_sizes_inside",
     "nonzero_cells",
     "outside",
     "sizes_in_use",
@@ -38,17 +36,8 @@ def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
     check_grid_shape(name, theta, lengths)
     if lengths is None or skips_checks(lengths):
         return
-    wrong = outside(lengths, theta.shape[1:]).any()
-    if check_data_later(wrong, operator.not_):
-        keep_sizes_inside(lengths, theta.shape[1:])
-    elif bool(wrong):
+    if not check_lengths_later(lengths, 1, *theta.shape[1:]) and bool(outside(lengths, theta.shape[1:]).any()):
         check_sizes(lengths, theta.shape[1:])
-
-
-def keep_sizes_inside(lengths: Tensor, shape: Sequence[int]) -> None:
-    """Move ``lengths`` (B, 2), the memory of a binding, into [1, n] and [1, m], until a check of them comes."""
-    for side, size in zip(lengths.unbind(1), shape, strict=True):
-        side.clamp_(1, size)
 
 
 def check_grid_shape(name: str, theta: Tensor, lengths: Tensor | None) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from structinf_oracles.kernels.chain import triton_dispatch
+from structinf_oracles.kernels.chain.triton_indicators import tag_indicators
 
 DTYPES = [torch.float32, torch.float64]
 SIZES = [16, 32, 64, 70, 1000]
@@ -54,3 +55,10 @@ def test_kernels_compile(
     compile_launches(
         lambda: function(unary, transition, torch.full((2,), 4), *regularizer, *more.get(name, [])), most_spilled=32
     )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_indicators(compile_launches: Callable[..., Any], dtype: torch.dtype, is_shared: bool) -> None:
+    tags, lengths = torch.zeros(2, 3, 4, dtype=torch.int64), torch.tensor([4, 3, 2])
+    compile_launches(lambda: tag_indicators(tags, lengths, 5, dtype, has_nodes=is_shared, is_shared=is_shared))

@@ -12,7 +12,9 @@ from torch import Tensor
 
 import structinf as si
 from structinf.kernels import parallel_rows, to_numpy, zeros
+from structinf.parts import as_tuple
 from structinf.regularizers import Tsallis
+from structinf_oracles.common.chain_potentials import tag_indicators
 from structinf_oracles.kernels.chain import dispatch, triton_dispatch
 from structinf_oracles.kernels.chain.k_best import topk
 from structinf_oracles.kernels.chain.viterbi import argmax
@@ -292,3 +294,23 @@ def test_third_derivatives() -> None:
         return torch.autograd.grad((first**2).sum(), u, create_graph=True)[0]
 
     assert torch.autograd.gradcheck(second, unary, fast_mode=True)
+
+
+@pytest.mark.parametrize("form", ["shared", "steps", "edges"])
+def test_tag_indicators(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tags = torch.randint(3, (2, 3, 4), generator=generator)
+    unary, edges = torch.empty(3, 4, 3), torch.empty(3, 3, 3, 3, dtype=torch.float64)
+    theta = {"shared": (unary, torch.empty(1, 3, 3)), "steps": (unary.double(), edges), "edges": edges}[form]
+    for lengths in (None, torch.tensor([4, 1, 2]), torch.tensor([[4, 0, 2], [3, 4, 1]])):
+        got = as_tuple(tag_indicators(tags, lengths, theta))
+        with monkeypatch.context() as patched:
+            patched.setattr("structinf_oracles.common.chain_potentials.uses_triton", lambda _: False)
+            expected = as_tuple(tag_indicators(tags, lengths, theta))
+        assert all(map(torch.equal, got, expected))
+        assert [t.dtype for t in got] == [t.dtype for t in expected]
+    long, wide = torch.randint(40, (1, 50), generator=generator), (torch.empty(1, 50, 40), torch.empty(1, 40, 40))
+    nodes, counts = tag_indicators(long, None, wide)
+    assert torch.equal(nodes.argmax(2), long)
+    assert counts.sum() == 49
+    assert tag_indicators(tags[:, :0], None, theta if form == "edges" else wide) is not None

@@ -1,0 +1,24 @@
+"""Kernels that overwrite padding and check arguments, compiled for CUDA devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from structinf.kernels.padding import triton_padding
+
+
+def test_lengths(compile_launches: Callable[..., Any]) -> None:
+    compile_launches(lambda: triton_padding.clamp_lengths(torch.ones(2, 2, dtype=torch.int64), 1, (2, 5)))
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.full), pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("has_masks", [True, False])
+def test_scores(count: int, dtype: torch.dtype, has_masks: bool, compile_launches: Callable[..., Any]) -> None:
+    tensors = [torch.ones(2, 3, 4, dtype=dtype)] * count
+    masks = [torch.ones(2, 3, 1, dtype=torch.bool)] * count if has_masks else None
+    compile_launches(lambda: triton_padding.keep_valid(tensors, masks))
