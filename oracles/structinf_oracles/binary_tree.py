@@ -14,6 +14,7 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.kernels.gpu import uses_triton
 from structinf.validation import bound_lengths, check_flag, check_lengths, skips_checks
 
 from .common.labels import indicators, nonzero_positions, reject_labels
@@ -239,6 +240,14 @@ class BinaryTree(HypergraphProgram):
     def valid_parts(self, theta: Tensor) -> Tensor:
         """Mask the spans [i, j] with i ≤ j that end within the length."""
         n = theta.shape[1]
+        if uses_triton(theta):
+            from structinf.kernels.padding import triton_masks
+
+            lengths = self.bound.get("lengths")
+            column = None if lengths is None else 0
+            spans = triton_masks.mask((n, n), theta.device, lengths, columns=column, order="row <= column")
+            spans = spans.any(0, keepdim=True) if len(theta) < len(spans) else spans
+            return spans[..., None].expand(len(spans), *theta.shape[1:]) if self.labelled else spans
         spans = torch.ones(1, n, n, dtype=torch.bool, device=theta.device).triu_()
         if "lengths" in self.bound:
             inside = torch.arange(n, device=theta.device) < self._lengths(theta[:1])[:, None]

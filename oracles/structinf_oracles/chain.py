@@ -16,6 +16,7 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
+from structinf.kernels.arrays import all_parts
 from structinf.kernels.gpu import uses_triton
 from structinf.parts import (
     Parts,
@@ -169,11 +170,16 @@ class Chain(HypergraphProgram):
         # On a GPU, a mask costs less than to wait for the answer.
         if lengths is None or (lengths.is_cpu and bool((lengths == steps).all())):
             return None
-        inside = torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)
+        if uses_triton(lengths):
+            from structinf.kernels.padding import triton_masks
+
+            inside = triton_masks.mask((steps, 1), lengths.device, lengths, 0)[..., 0]
+        else:
+            inside = torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)
 
         def mask(t: Tensor) -> Tensor:
             if _shares_transition(theta) and t is as_tuple(theta)[-1]:
-                return inside.new_ones(()).expand(t.shape)
+                return all_parts(t).expand(t.shape)
             rows = inside if len(t) == len(inside) else inside.any(0, keepdim=True)
             return rows[:, steps - t.shape[1] :].view(len(t), -1, *[1] * (t.ndim - 2)).expand(t.shape)
 

@@ -186,12 +186,13 @@ class Knapsack(HypergraphProgram):
     def _tables(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights (B, m, d) and the capacities (B, m) of the instances."""
         batch = len(next(iter(self.bound.values())))
-        weights, capacity = self.bound.get("weights"), self.bound.get("capacity")
+        data = self.data_on_cpu()
+        weights, capacity = data.get("weights"), data.get("capacity")
         for name, given in (("weights", weights), ("capacity", capacity)):
             if given is None and getattr(self, name) is None:
                 _raise_missing(name)
-        rows = np.array([self.weights]) if weights is None else weights.cpu().numpy()
-        limits = np.array([self.capacity]) if capacity is None else capacity.cpu().numpy()
+        rows = np.array([self.weights]) if weights is None else weights.numpy()
+        limits = np.array([self.capacity]) if capacity is None else capacity.numpy()
         if rows.shape[1:-1] != limits.shape[1:]:
             wanted = f"a number for each of {rows.shape[1]} rows of weights" if rows.ndim == 3 else "one number"
             received = f"{limits.shape[1]} numbers" if limits.ndim == 2 else "one number"
@@ -330,7 +331,7 @@ class Knapsack(HypergraphProgram):
     # -- shapes and labels -----------------------------------------------------------------------
 
     def validate(self, theta: Tensor) -> None:
-        for name, values in self.bound.items():
+        for name, values in self.data_on_cpu().items():
             check_instances(name, values, len(theta))
             check_integer_amounts(name, values)
         items = self._tables()[0].shape[2] if self.bound else self._matrix_and_capacities()[0].shape[1]
@@ -345,7 +346,8 @@ class Knapsack(HypergraphProgram):
         if skips_checks(labels):
             return y.to(like.dtype)
         if self.bound:
-            weights, capacity = (torch.tensor(table, device=labels.device) for table in self._tables())
+            tables = [torch.tensor(table, device="cpu") for table in self._tables()]
+            weights, capacity = (table.to(labels.device, non_blocking=True) for table in tables)
             heavy = (y.unsqueeze(1) * weights).sum(2) > capacity
             reject_labels(heavy, labels, "the items weigh more than the capacity", defers=True)
             return y.to(like.dtype)

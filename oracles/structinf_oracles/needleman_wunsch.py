@@ -13,6 +13,7 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.kernels.arrays import all_parts
 from structinf.parts import Parts, as_tuple
 from structinf.validation import check_choice, check_flag
 
@@ -278,7 +279,7 @@ class NeedlemanWunsch(HypergraphProgram):
     def valid_parts(self, theta: Parts) -> Parts | None:
         match, gap = as_tuple(theta)
         cells = cells_within(self.bound.get("lengths"), match)
-        return None if cells is None else (cells, torch.ones_like(gap, dtype=torch.bool))
+        return None if cells is None else (cells, all_parts(gap))
 
     def readout(self, y: Parts) -> Tensor:
         """Return the matches."""

@@ -16,6 +16,8 @@ from torch.nn.functional import pad
 
 from structinf.dp import Hypergraph, HypergraphBuilder
 from structinf.errors import InvalidInputError
+from structinf.kernels.arrays import all_parts
+from structinf.kernels.gpu import uses_triton
 from structinf.parts import Parts, as_tuple
 from structinf.shapes import Float, Int
 from structinf.validation import check_flag, check_lengths
@@ -261,6 +263,15 @@ class SemiMarkov(SegmentationSums):
             return self._steps_in_use(theta)
         segments = as_tuple(theta)[0]
         _, steps, durations, *labels = segments.shape
+        if uses_triton(segments):
+            from structinf.kernels.padding import triton_masks
+
+            shape, lengths = (steps, durations, *labels[: self.pairwise]), self.bound.get("lengths")
+            rows = None if lengths is None else 0
+            mask = triton_masks.mask(shape, segments.device, lengths, rows, order="column <= row")
+            mask = mask.any(0, keepdim=True) if len(segments) < len(mask) else mask
+            mask = mask.view(*mask.shape, *[1] * (segments.ndim - mask.ndim)).expand(-1, *segments.shape[1:])
+            return (mask, all_parts(theta[1])) if isinstance(theta, tuple) else mask
         t = torch.arange(steps, device=segments.device).unsqueeze(1)
         d = torch.arange(durations, device=segments.device)
         mask = (d <= t).unsqueeze(0)
@@ -271,21 +282,26 @@ class SemiMarkov(SegmentationSums):
         if self.pairwise:
             label_before = torch.arange(labels[0], device=segments.device) > 0
             mask = mask & ~((d == t).view(steps, durations, 1, 1) & label_before.unsqueeze(1))
-        return (mask, torch.ones_like(theta[1][:1], dtype=torch.bool)) if isinstance(theta, tuple) else mask
+        return (mask, all_parts(theta[1])) if isinstance(theta, tuple) else mask
 
     def _steps_in_use(self, theta: Parts) -> Parts | None:
         lengths, steps = self.bound.get("lengths"), as_tuple(theta)[0].shape[1]
         # On a GPU, a mask costs less than to wait for the answer.
         if lengths is None or (lengths.is_cpu and bool((lengths == steps).all())):
             return None
-        used = torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)
+        if uses_triton(lengths):
+            from structinf.kernels.padding import triton_masks
+
+            used = triton_masks.mask((steps, 1), lengths.device, lengths, 0)[..., 0]
+        else:
+            used = torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)
 
         def mask(part: Tensor) -> Tensor:
             rows = used.any(0, keepdim=True) if len(part) == 1 else used
             return rows.view(*rows.shape, *[1] * (part.ndim - 2)).expand(-1, *part.shape[1:])
 
         unary, boundaries, *others = as_tuple(theta)
-        return mask(unary), mask(boundaries), *(torch.ones_like(t[:1], dtype=torch.bool) for t in others)
+        return mask(unary), mask(boundaries), *map(all_parts, others)
 
     # -- labels ----------------------------------------------------------------------------
 

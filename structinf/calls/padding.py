@@ -45,7 +45,7 @@ def checked_without_padding(
     kept, wrong = _kept(oracle, form)
     tensors = as_tuple(kept)
     names = [f"theta[{i}]" for i in range(len(tensors))] if isinstance(kept, tuple) else ["theta"]
-    if wrong is None and len(tensors) > 1 and uses_triton(tensors[0]) and not skips_checks(tensors[0]):
+    if wrong is None and uses_triton(tensors[0]) and not skips_checks(tensors[0]):
         from ..kernels.padding import triton_padding
 
         wrong = triton_padding.keep_valid([t.detach() for t in tensors], None)[1]

@@ -471,10 +471,13 @@ def _bind_on_device(
     waits = contextlib.nullcontext() if oracle.bound else data_checks_wait(checks)
     device = as_tuple(form)[0].device
     is_on_cpu = not oracle.bound and all(t.is_cpu for t in bound.values())
+    on_cpu = oracle.bind(**bound) if bound and is_on_cpu else oracle
     if is_on_cpu:
-        validate_form(oracle.bind(**bound) if bound else oracle, stand_in, batch)
+        validate_form(on_cpu, stand_in, batch)
     if bound:
         oracle = oracle.bind(**{name: t.to(device, non_blocking=True) for name, t in bound.items()})
+    if bound and is_on_cpu:
+        oracle.store_data_on_cpu(on_cpu.bound)
     if not is_on_cpu:
         with waits:
             validate_form(oracle, form, batch)

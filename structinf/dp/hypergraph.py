@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..kernels import parallel_rows
+from ..kernels.gpu import uses_triton
 from .blocks import Blocks, split_into_blocks
 
 __all__ = ["Hypergraph"]
@@ -224,9 +225,14 @@ class Hypergraph:
         if self.goals.ndim == 0 or lengths is None:
             return table[(-2,) * self.goals.ndim].expand(batch)
         self._check_number_of(lengths)
-        columns = lengths.to(device, torch.int64).reshape(len(lengths), self.goals.ndim).unbind(1)
+        rows = lengths.to(device, torch.int64, non_blocking=True).reshape(len(lengths), self.goals.ndim)
+        if self.goals.ndim <= 2 and uses_triton(table):
+            from ..kernels.padding import triton_masks
+
+            return triton_masks.goals(table, rows)
         # The last entry of each dimension is −1, so that −1 and the size of ``goals`` both index no goal.
-        return table[tuple(c.clamp(-1, size) for c, size in zip(columns, self.goals.shape, strict=True))]
+        columns = zip(rows.unbind(1), self.goals.shape, strict=True)
+        return table[tuple(column.clamp(-1, size) for column, size in columns)]
 
     def _check_number_of(self, lengths: Tensor) -> None:
         if math.prod(lengths.shape[1:]) != self.goals.ndim:

@@ -250,13 +250,12 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
 
     def argmax(self, theta: Parts) -> Parts:
         """Return a best structure; ties go to the hyperedge added first, from the goal down."""
-        flat = self._flatten(theta)
         kind, whole = type(self), HypergraphProgram
         is_inherited = kind.smoothed_mean is whole.smoothed_mean
         is_inherited &= kind.smoothed_value_and_mean is whole.smoothed_value_and_mean
-        if not is_inherited or kernel_alpha(flat, UNREGULARIZED) is None:
+        if not is_inherited or kernel_alpha(theta, UNREGULARIZED) is None:
             return self.smoothed_mean(theta, UNREGULARIZED)
-        graph = self.hypergraph(theta)
+        graph, flat = self.hypergraph(theta), self._flatten(theta)
         value, parts = dispatch.best_on_cpu(graph, flat, self._goals(graph, len(flat)))
         # The sum is finite only if all values are, and takes a fifth of the time of the search.
         if not math.isfinite(np.add.reduce(value)) and -math.inf in value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,17 @@ from torch import Tensor
 from ..compile.torch_private import functorch_is_active
 from ..deferred_checks import finish_checks
 
-__all__ = ["HALF_DTYPES", "LARGE_BYTES", "as_tensor", "empty", "has_numpy_view", "to_numpy", "upcast_half", "zeros"]
+__all__ = [
+    "HALF_DTYPES",
+    "LARGE_BYTES",
+    "all_parts",
+    "as_tensor",
+    "empty",
+    "has_numpy_view",
+    "to_numpy",
+    "upcast_half",
+    "zeros",
+]
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor:
@@ -48,6 +59,18 @@ def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
 
 LARGE_BYTES = 2**19
 """Results of at least this size are written to memory from :func:`empty`."""
+
+
+def all_parts(like: Tensor) -> Tensor:
+    """Return a mask (1, ...) of all entries of an instance of ``like`` (B, ...); later calls share its memory."""
+    one = torch.ones((), dtype=torch.bool, device="cpu") if like.is_cpu else _true_on(like.device)
+    return one.expand(1, *like.shape[1:])
+
+
+@functools.lru_cache(maxsize=64)
+def _true_on(device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # autograd cannot save tensors of the inference mode
+        return torch.ones((), dtype=torch.bool, device=device)
 
 
 def empty(*shape: int, dtype: torch.dtype) -> Tensor:

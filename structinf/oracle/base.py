@@ -56,9 +56,11 @@ class _InstanceData(dict[str, Any]):
     """A dict of instance data by name, whose missing keys raise an error for the user.
 
     ``accepted`` is the form of the scores accepted by :meth:`Oracle.validate`; methods check this form no further.
+    ``on_cpu`` has copies of the data on the CPU, if they are known without a copy from a device.
     """
 
     accepted: AcceptedForm | None = None
+    on_cpu: Mapping[str, Any] | None = None
 
     def __missing__(self, key: str) -> Any:
         raise InvalidInputError(f"{key}: the oracle needs this instance data; pass {key}=... along with theta")
@@ -395,6 +397,37 @@ class Oracle(abc.ABC):
         if not self.bound:
             return self
         return self._with_instance_data({key: v.clone() for key, v in self.bound.items()}, self._accepted)
+
+    def data_on_cpu(self) -> Mapping[str, Any]:
+        """Return the bound tensors on the CPU.
+
+        Data of a device are copied once, together if they have one dtype, and not at all if the user has passed them
+        on the CPU.
+        """
+        data, tensors = self.bound, list(self.bound.values())
+        if all(t.is_cpu for t in tensors):
+            return data
+        found = getattr(data, "on_cpu", None)
+        if found is None:
+            if len(tensors) > 1 and len({t.dtype for t in tensors}) == 1:
+                whole = torch.cat([t.reshape(-1) for t in tensors]).cpu()
+                pieces = whole.split([t.numel() for t in tensors])
+                found = {name: p.view(t.shape) for (name, t), p in zip(data.items(), pieces, strict=True)}
+            else:
+                found = {name: t.cpu() for name, t in data.items()}
+            self.store_data_on_cpu(found)
+        return found
+
+    def store_data_on_cpu(self, data: Mapping[str, Any]) -> None:
+        """Store the bound tensors as they are on the CPU, for :meth:`data_on_cpu`.
+
+        Parameters
+        ----------
+        data : mapping of str to Tensor
+            The tensors by name, whose memory nobody else changes.
+        """
+        if isinstance(self.bound, _InstanceData):
+            self.bound.on_cpu = data
 
     def store_accepted_form(self, form: AcceptedForm) -> None:
         """Store the form of scores for which :meth:`validate` has accepted the scores and the bound data.

@@ -109,7 +109,8 @@ class MeanProblem:
                     f"torch.float64 and {flattening.device}; got {tuple(tensor.shape)}, {tensor.dtype} and "
                     f"{tensor.device}"
                 )
-        return [t.reshape(size, width).contiguous() for t, width in zip(tensors, flattening.widths, strict=True)]
+        flat = [t.reshape(size, width) for t, width in zip(tensors, flattening.widths, strict=True)]
+        return [t.contiguous() for t in flat] if flattening.device.type == "cpu" else flat  # a GPU joins the tensors
 
     def gradient_through_readout(self, read: Tensor, rows: Tensor, oracle: Oracle) -> Parts:
         """Return θ − Rᵀ(R μ) for the instances ``rows``, given the extra coordinates ``read`` = R μ, (rows, extra)."""

@@ -48,7 +48,10 @@ def check_feasible(value: Tensor, what: str, explain: Callable[[], object] | Non
         _check_feasible(value, what, explain)
     elif value.numel() and not skips_checks(value):
         is_flag = value.dtype is torch.bool
-        number, passes = (value.all(), bool) if is_flag else (value.amin(), _is_above_minus_infinity)
+        # Numbers of one dtype take one launch to join. A product is 1 if all flags are.
+        number, passes = (
+            (value.prod(dtype=torch.float64), bool) if is_flag else (value.amin(), _is_above_minus_infinity)
+        )
         check_number(number, passes, functools.partial(_check_feasible, value, what, explain))
 
 

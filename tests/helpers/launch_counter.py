@@ -133,7 +133,9 @@ class LaunchCounter(TorchDispatchMode):
         if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
             self._count_indices(args[1])
         if name not in _FREE and (name in _REDUCTIONS or any(t.numel() for t in (*tensors, *results))):
-            self._launch(_LAUNCHES.get(name.rstrip("_"), 1), name)
+            # torch joins tensors of different dtypes by a copy of each.
+            is_mixed = name in ("cat", "stack") and len({t.dtype for t in tensors}) > 1
+            self._launch(len(tensors) if is_mixed else _LAUNCHES.get(name.rstrip("_"), 1), name)
         return out
 
     def _count_indices(self, indices: Any) -> None:

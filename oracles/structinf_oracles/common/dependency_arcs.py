@@ -10,6 +10,7 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.kernels.arrays import has_numpy_view
+from structinf.kernels.gpu import uses_triton
 from structinf.oracle import Oracle
 from structinf.shapes import Bool, Int
 from structinf.validation import bound_lengths, check_lengths
@@ -43,6 +44,13 @@ def arcs_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "batch nodes node
 
     Without bound lengths the mask has a batch dimension of 1.
     """
+    if uses_triton(theta):
+        from structinf.kernels.padding import triton_masks
+
+        size, lengths = theta.shape[1], oracle.bound.get("lengths")
+        side = None if lengths is None else 0
+        order = "0 < column != row"
+        return triton_masks.mask((size, size), theta.device, lengths, side, side, order=order, more=1)
     if not theta.is_cpu and "lengths" not in oracle.bound:
         size = theta.shape[1]
         arcs = torch.ones(1, size, size, dtype=torch.bool, device=theta.device)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from structinf.deferred_checks import skips_checks
 from structinf.errors import InvalidInputError
+from structinf.kernels.gpu import uses_triton
 from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_instances, check_lengths, check_lengths_later
 
@@ -120,6 +121,10 @@ def cells_within(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows n 
 
 def cells_in_use(lengths: Tensor, shape: Sequence[int]) -> Bool[Tensor, "batch n m"]:
     """Mask the cells of a grid of that ``shape`` within each of the ``lengths`` (B, 2)."""
+    if uses_triton(lengths):
+        from structinf.kernels.padding import triton_masks
+
+        return triton_masks.mask(shape, lengths.device, lengths, 0, 1)
     row, column = (torch.arange(size, device=lengths.device) for size in shape)
     return (row < lengths[:, :1]).unsqueeze(2) & (column < lengths[:, 1:]).unsqueeze(1)
 

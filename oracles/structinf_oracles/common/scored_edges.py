@@ -16,6 +16,7 @@ from typing_extensions import Self
 
 from structinf.dp.graph_batch import GraphBatch, is_list_of_graphs
 from structinf.errors import InvalidInputError
+from structinf.kernels.gpu import uses_triton
 from structinf.oracle import Oracle
 from structinf.parts import Parts
 from structinf.shapes import Bool, Float, Int
@@ -121,7 +122,12 @@ class ScoredEdges(Oracle):
         """Mask the pairs i < j of nodes in use, or the edges of the graph of each instance."""
         if self.edges is not None:
             return edges_in_use(self, theta) if self.is_batch else None
-        upper = above_diagonal(theta.shape[1], theta.device)
+        n = theta.shape[1]
+        if "lengths" in self.bound and uses_triton(theta):
+            from structinf.kernels.padding import triton_masks
+
+            return triton_masks.mask((n, n), theta.device, self.bound["lengths"], columns=0, order="row < column")
+        upper = above_diagonal(n, theta.device)
         if "lengths" not in self.bound:
             return upper
         nodes = torch.arange(theta.shape[1], device=theta.device)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from structinf.kernels.padding import triton_padding
+from structinf.kernels.padding import triton_masks, triton_padding
 
 
 def test_lengths(compile_launches: Callable[..., Any]) -> None:
@@ -22,3 +22,16 @@ def test_scores(count: int, dtype: torch.dtype, has_masks: bool, compile_launche
     tensors = [torch.ones(2, 3, 4, dtype=dtype)] * count
     masks = [torch.ones(2, 3, 1, dtype=torch.bool)] * count if has_masks else None
     compile_launches(lambda: triton_padding.keep_valid(tensors, masks))
+
+
+@pytest.mark.parametrize("order", [pytest.param(order, marks=pytest.mark.full) for order in triton_masks.ORDERS])
+def test_masks(order: str | None, compile_launches: Callable[..., Any]) -> None:
+    lengths, device = torch.ones(2, 2, dtype=torch.int64), torch.device("cpu")
+    compile_launches(lambda: triton_masks.mask((3, 4), device, lengths, 0, 1, order=order, more=1))
+    compile_launches(lambda: triton_masks.mask((3, 4, 2), device, order=order))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_goals(shape: tuple[int, ...], compile_launches: Callable[..., Any]) -> None:
+    table, lengths = torch.zeros(shape, dtype=torch.int64), torch.ones(2, len(shape), dtype=torch.int64)
+    compile_launches(lambda: triton_masks.goals(table, lengths))

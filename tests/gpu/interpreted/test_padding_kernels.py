@@ -10,7 +10,8 @@ import torch
 import structinf as si
 from launch_counter import LaunchCounter, on_device
 from structinf.autograd.padding import keep_valid
-from structinf.kernels.padding import triton_padding
+from structinf.kernels.padding import triton_masks, triton_padding
+from structinf.parts import as_tuple
 
 
 def test_copies_and_checks() -> None:
@@ -55,6 +56,50 @@ def test_gradient_of_one_tensor() -> None:
     assert not other.requires_grad
     assert torch.autograd.grad(kept.sum(), a)[0].tolist() == [1.0, 0.0]
     assert keep_valid((a[:0],), (mask[:0],))[1].numel() == 0
+
+
+GRID = torch.tensor([[2, 3], [1, 4], [3, 1]])
+LENGTHS = torch.tensor([3, 1, 2])
+ORACLES = {
+    "chain": (((3, 2), (2, 2)), LENGTHS, {}, "chain"),
+    "semi_markov": (((3, 2, 2), (2, 2)), LENGTHS, {}, "semi_markov"),
+    "pairwise": (((3, 2, 2, 2),), LENGTHS, {"pairwise": True}, "semi_markov"),
+    "boundaries": (((3, 2), (3, 2, 2), (2, 2)), LENGTHS, {}, "semi_markov"),
+    "needleman_wunsch": (((3, 4), (2,)), GRID, {}, "common.grids"),
+    "binary_tree": (((3, 3),), LENGTHS, {}, "binary_tree"),
+    "arborescence": (((4, 4),), LENGTHS, {}, "common.dependency_arcs"),
+    "spanning_tree": (((4, 4),), LENGTHS, {}, "common.scored_edges"),
+}
+
+
+@pytest.mark.parametrize("case", ORACLES)
+def test_masks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The masks of the kernels are those of the torch operations, with and without lengths."""
+    shapes, lengths, options, module = ORACLES[case]
+    name = {"pairwise": "semi_markov", "boundaries": "semi_markov"}.get(case, case)
+    for batch, data in ((3, {"lengths": lengths}), (3, {}), (1, {"lengths": lengths[1:2]})):
+        oracle = si.get_oracle(name, **options).bind(**data)
+        tensors = [torch.zeros(batch, *shape) for shape in shapes]
+        theta = tuple(tensors) if len(tensors) > 1 else tensors[0]
+        got = oracle.valid_parts(theta)
+        with monkeypatch.context() as patched:
+            patched.setattr(f"structinf_oracles.{module}.uses_triton", lambda _: False)
+            expected = oracle.valid_parts(theta)
+        assert (got is None) == (expected is None)
+        if got is None or expected is None:
+            continue
+        for mask, other, t in zip(as_tuple(got), as_tuple(expected), tensors, strict=True):
+            assert torch.equal(mask.expand(t.shape), other.expand(t.shape))
+
+
+def test_goals() -> None:
+    for shape in ((4,), (3, 5)):
+        table = torch.full(shape, -1)
+        inner = table[tuple(slice(-1) for _ in shape)]
+        inner.copy_(torch.arange(inner.numel()).view(inner.shape))
+        lengths = torch.tensor([[-7, -1], [0, 0], [1, 2], [2, 4], [3, 1], [9, 9]])[:, : len(shape)]
+        index = [column.clamp(-1, size - 1) for column, size in zip(lengths.unbind(1), shape, strict=True)]
+        assert torch.equal(triton_masks.goals(table, lengths), table[tuple(index)])
 
 
 def test_lengths() -> None:
