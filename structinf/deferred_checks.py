@@ -69,17 +69,15 @@ class DeferredChecks:
             numbers = [*numbers, report]
         if not numbers:
             return []
-        read = numbers[0] if len(numbers) == 1 else torch.cat([number.reshape(-1) for number in numbers])
-        values = iter(read.reshape(-1).tolist())
+        values = _read_together(numbers)
         token = _active.set(None)
         try:
-            for number, (passes, check) in zip(numbers, checks, strict=False):
-                own = list(itertools.islice(values, number.numel()))
+            for own, (passes, check) in zip(values, checks, strict=False):
                 if not all(map(passes, own)):
                     check()
         finally:
             _active.reset(token)
-        return list(values)
+        return [] if report is None else values[-1]
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
@@ -125,6 +123,25 @@ class DeferredChecks:
         _active.reset(token)
         if error is None or isinstance(error, Exception):
             self.finish()
+
+
+def _read_together(numbers: list[Tensor]) -> list[list[float]]:
+    """Return the values of each tensor, which one copy reads from the device.
+
+    torch joins tensors of one dtype in one launch, but tensors of several dtypes in one launch for each tensor.
+    """
+    groups: dict[torch.dtype, list[int]] = {}
+    for i, number in enumerate(numbers):
+        groups.setdefault(number.dtype, []).append(i)
+    joined = [_join([numbers[i].reshape(-1) for i in group]) for group in groups.values()]
+    values, read = iter(_join(joined).tolist()), {}
+    for i in itertools.chain(*groups.values()):
+        read[i] = list(itertools.islice(values, numbers[i].numel()))
+    return [read[i] for i in range(len(numbers))]
+
+
+def _join(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 class _InnerChecks(DeferredChecks):

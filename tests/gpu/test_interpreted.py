@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent / "interpreted"
-SAMPLE = ["smooth_max_functions", "argmax_kernels", "elimination_kernels", "noise_kernels"]
-"""The files of the default run; --full runs all of them. A machine without a GPU cannot run the kernels fast."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,11 +19,9 @@ pytestmark = [
 
 
 def test_interpreted(request: pytest.FixtureRequest) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", str(FOLDER)]
     if request.config.getoption("--full"):
-        command += ["--full", str(FOLDER)]
-    else:
-        command += [str(FOLDER / f"test_{name}.py") for name in SAMPLE]
+        command.append("--full")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "STRUCTINF_GPU": "triton"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=request.config.rootpath)
     assert result.returncode == 0, result.stdout + result.stderr

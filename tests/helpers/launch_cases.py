@@ -28,18 +28,39 @@ def _tags() -> Parts:
 
 CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
     "chain": (_tags(), {}, {}),
-    "chain with lengths": (_tags(), {}, {"lengths": [4, 3]}),
+    "chain with lengths": (_tags(), {}, {"lengths": torch.tensor([4, 3])}),
+    "chain of edges": (_scores((3, 2, 2)), {}, {}),
     "semi_markov": (_scores((3, 2, 2, 2)), {}, {}),
+    "semi_markov with pairs": (_scores((3, 2, 2, 2)), {"pairwise": True}, {}),
+    "semi_markov with lengths": (_scores((3, 2, 2), (2, 2)), {}, {"lengths": torch.tensor([3, 2])}),
     "semi_markov with boundaries": (_scores((3, 2), (3, 2, 2), (2, 2), (2, 2)), {}, {}),
+    "semi_markov with boundaries and lengths": (
+        _scores((3, 2), (3, 2, 2), (2, 2), (2, 2)),
+        {},
+        {"lengths": torch.tensor([3, 2])},
+    ),
     "dtw": (_scores((3, 3)), {}, {}),
+    "dtw with lengths": (_scores((3, 3)), {}, {"lengths": torch.tensor([[3, 3], [2, 3]])}),
     "needleman_wunsch": (_scores((2, 3), (2,)), {}, {}),
+    "needleman_wunsch with lengths": (_scores((2, 3), (2,)), {}, {"lengths": torch.tensor([[2, 3], [2, 2]])}),
     "monotonic_alignment": (_scores((2, 3)), {}, {}),
+    "monotonic_alignment with lengths": (_scores((2, 3)), {}, {"lengths": torch.tensor([[2, 3], [2, 2]])}),
     "binary_tree": (_scores((3, 3)), {}, {}),
+    "binary_tree with lengths": (_scores((3, 3)), {}, {"lengths": torch.tensor([3, 2])}),
     "projective_tree": (_scores((3, 3)), {}, {}),
+    "projective_tree with lengths": (_scores((4, 4)), {}, {"lengths": torch.tensor([3, 2])}),
     "subset": (_scores((4,)), {"k": 2}, {}),
+    "correlated_subset": (_scores((4,), (3,)), {"k": 2}, {}),
     "knapsack": (_scores((4,)), {"weights": (1, 2, 3, 2), "capacity": 4}, {}),
+    "knapsack with data": (
+        _scores((4,)),
+        {},
+        {"weights": torch.tensor([[1, 2, 3, 2], [2, 1, 3, 1]]), "capacity": torch.tensor([4, 5])},
+    ),
     "grid_path": (_scores((2, 3)), {}, {}),
     "arborescence": (_scores((3, 3)), {}, {}),
+    "arborescence with lengths": (_scores((4, 4)), {}, {"lengths": torch.tensor([3, 2])}),
+    "assignment": (_scores((3, 3)), {}, {}),
     "spanning_tree": (_scores((4, 4)), {}, {}),
     "categorical": (_scores((6,)), {}, {}),
 }
@@ -48,9 +69,10 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
 
 @functools.cache
 def calls_of(case: str) -> dict[str, Callable[[], Any]]:
-    """Return calls for scores on the device: ``map``, and ``marginals`` and losses with and without the backward pass.
+    """Return calls for scores and instance data on the device.
 
-    The gold structures of losses are given as parts, or as labels.
+    The calls are ``map``, ``log_partition``, and ``marginals`` and losses with and without the backward pass. The gold
+    structures of losses are given as parts, or as labels.
 
     Parameters
     ----------
@@ -61,6 +83,7 @@ def calls_of(case: str) -> dict[str, Callable[[], Any]]:
     oracle = si.get_oracle(case.partition(" ")[0], **options)
     structures = si.relax(theta, oracle, "map", **data)
     gold, labels = on_device(structures), on_device(si.decode(structures, oracle, **data))
+    data = {name: on_device(value) for name, value in data.items()}
     fixed, leaves = on_device(theta), on_device(theta, requires_grad=True)
     loss = si.FenchelYoungLoss(oracle, "marginals")
     weight = map_parts(lambda t: on_device(torch.randn(2, *t.shape[1:], generator=_GENERATOR)), theta)
@@ -71,6 +94,7 @@ def calls_of(case: str) -> dict[str, Callable[[], Any]]:
 
     return {
         "map": lambda: si.relax(fixed, oracle, "map", **data),
+        "log_partition": lambda: si.log_partition(fixed, oracle, **data),
         "marginals": lambda: si.relax(fixed, oracle, "marginals", **data),
         "marginals and backward": backward,
         "loss": lambda: loss(fixed, gold, **data),
@@ -84,7 +108,7 @@ def _copy_tables(case: str) -> None:
     """Call a function of the case, so that the tables of its graph are on the device."""
     calls = calls_of(case)
     with LaunchCounter():
-        calls["marginals"]()
+        calls["map"]()
 
 
 def count(case: str, call: str) -> LaunchCounter:

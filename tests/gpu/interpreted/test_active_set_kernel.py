@@ -49,7 +49,8 @@ def test_assignments(scale: float) -> None:
     assert (found.weights.sum(0) - 1).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("readout", [pytest.param(False, marks=pytest.mark.full), True])
+@pytest.mark.full
+@pytest.mark.parametrize("readout", [False, True])
 def test_chains_that_share_a_transition(readout: bool) -> None:
     theta = draw((2, 3, 2), (1, 2, 2), scale=0.5)
     lengths = torch.tensor([3, 2])

@@ -284,6 +284,7 @@ def test_errors_of_infeasible_instances() -> None:
         assert raised.value.batch_index == 1
 
 
+@pytest.mark.full
 def test_third_derivatives() -> None:
     """Autograd differentiates torch operations."""
     unary = inputs(lengths=[1], steps=2)[0].requires_grad_()

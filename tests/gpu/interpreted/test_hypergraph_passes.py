@@ -59,7 +59,7 @@ def tables_in_steps(graph: Hypergraph) -> DeviceTables:
         (1, random_hyperedges(2), 1e3, True),
         (1.5, TWICE, 1e3, False),
         (2, random_hyperedges(1), 1.0, True),
-        (2, TWICE, 1.0, True),
+        pytest.param(2, TWICE, 1.0, True, marks=pytest.mark.full),
     ],
 )
 def test_smoothed_passes(alpha: float, lists: Any, scale: float, in_steps: bool) -> None:
@@ -141,8 +141,8 @@ STRUCTURES = (
     "semi_markov", "needleman_wunsch", "monotonic_alignment", "binary_tree", "projective_tree", "subset", "knapsack",
     "correlated_subset", "dag_path", "grid_path",
 )  # fmt: skip
-SAMPLE = {"semi_markov", "needleman_wunsch", "subset"}
-"""Without --full: one for each α, two with Hessian products, one in float32."""
+SAMPLE = {"semi_markov", "subset"}
+"""Without --full, one in float32 and one in float64."""
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_structures(place: int, name: str) -> None:
 @pytest.mark.parametrize(
     ("relaxation", "options"),
     [
-        ("marginals", {}),
-        ("map", {}),
-        ("smoothed", {"regularizer": "tsallis"}),
+        pytest.param("marginals", {}, marks=pytest.mark.full),
+        pytest.param("map", {}, marks=pytest.mark.full),
+        pytest.param("smoothed", {"regularizer": "tsallis"}, marks=pytest.mark.full),
         ("smoothed", {"regularizer": "squared_l2", "temperature": 0.5}),
     ],
 )
@@ -193,6 +193,7 @@ def test_relaxations(relaxation: str, options: dict[str, Any]) -> None:
     close(si.relax(theta, FewOnes(2), relaxation, lengths=[4, 2], **options), expected)
 
 
+@pytest.mark.full
 def test_derivatives_of_a_loss() -> None:
     theta = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
     y = torch.tensor([[1.0, 0], [0, 1]], dtype=torch.float64)
@@ -211,7 +212,7 @@ def test_derivatives_of_a_loss() -> None:
         close(a, b)
 
 
-@pytest.mark.parametrize("alpha", [1, 1.5, INF])
+@pytest.mark.parametrize("alpha", [1, pytest.param(1.5, marks=pytest.mark.full), INF])
 def test_samples_are_those_of_the_compiled_loops(alpha: float) -> None:
     oracle = si.get_oracle("projective_tree").bind(lengths=torch.tensor([2, 3]))
     theta = torch.randn(2, 4, 4, dtype=torch.float64)

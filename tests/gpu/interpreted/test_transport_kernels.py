@@ -134,6 +134,7 @@ def test_steps_agree_with_torch(scale: float, temperature: float, tolerance: flo
     assert (found.residual <= found.target_residual).all()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("takes_steps")
 def test_steps_with_margins_of_zero_and_forbidden_cells() -> None:
     scores = draw(2, 3, 3)
@@ -148,6 +149,7 @@ def test_steps_with_margins_of_zero_and_forbidden_cells() -> None:
     assert found.plan.eq(0).sum() > 3
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("takes_steps")
 def test_public_calls_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
