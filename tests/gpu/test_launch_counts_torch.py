@@ -8,14 +8,14 @@ from launch_cases import count
 
 # Launches and synchronisations of each call.
 CEILINGS: dict[str, dict[str, tuple[int, int]]] = {
-    "chain": {"map": (70, 1), "marginals": (132, 2), "marginals and backward": (390, 3), "loss": (130, 2)},
+    "chain": {"map": (70, 1), "marginals": (132, 2), "marginals and backward": (390, 3), "loss": (131, 2)},
     "semi_markov": {"map": (114, 1), "marginals": (140, 1), "marginals and backward": (375, 1), "loss": (170, 1)},
     "dtw": {"marginals": (215, 7)},
     "needleman_wunsch": {"map": (285, 1), "marginals": (360, 1)},
     "binary_tree": {"map": (180, 1), "marginals": (225, 1)},
     "subset": {"map": (22, 1), "marginals": (250, 1)},
     "arborescence": {"map": (13, 4), "marginals": (187, 1), "marginals and backward": (495, 1), "loss": (175, 3)},
-    "categorical": {"map": (6, 1), "marginals": (5, 1), "marginals and backward": (11, 1), "loss": (48, 2)},
+    "categorical": {"map": (6, 1), "marginals": (5, 1), "marginals and backward": (11, 1), "loss": (51, 2)},
 }
 
 

@@ -108,7 +108,7 @@ def _copy_tables(case: str) -> None:
     """Call a function of the case, so that the tables of its graph are on the device."""
     calls = calls_of(case)
     with LaunchCounter():
-        calls["map"]()
+        calls["marginals"]()
 
 
 def count(case: str, call: str) -> LaunchCounter:

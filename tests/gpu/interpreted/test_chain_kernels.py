@@ -267,7 +267,8 @@ def results_of(form: str) -> list[Tensor]:
     return [*flat, best.scores, loss, *first, *second]
 
 
-@pytest.mark.parametrize("form", ["edges", pytest.param("steps", marks=full), pytest.param("shared", marks=full)])
+@full
+@pytest.mark.parametrize("form", ["edges", "steps", "shared"])
 def test_public_calls(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     results = results_of(form)
     monkeypatch.setattr("structinf.smoothing.interprets_kernels", lambda: False)

@@ -21,7 +21,7 @@ PROGRAMS = (
     "projective_tree with lengths", "correlated_subset", "knapsack", "grid_path", "arborescence",
     "arborescence with lengths", "spanning_tree",
 )  # fmt: skip
-DEFAULT = {("chain with lengths", "map"), ("dtw with lengths", "log_partition"), ("grid_path", "marginals")}
+DEFAULT = {("chain with lengths", "map"), ("dtw with lengths", "log_partition")}
 DEFAULT |= {("semi_markov with boundaries", call) for call in FORWARD}
 
 # Launches and synchronisations of other calls. Knapsacks read their instance data once, to build the hypergraph.

@@ -130,7 +130,7 @@ def conjugate_by_definition(x: Tensor, p: Tensor, origin: Tensor, alpha: float) 
     return float(gain + TsallisEntropy(alpha)(p))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.full), torch.float64])
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_conjugate(alpha: float, dtype: torch.dtype) -> None:
     x = scores(9, dtype)[[0, 1, 2, 4, 6]]
@@ -253,7 +253,7 @@ def test_a_learned_alpha_and_a_learned_sum(monkeypatch: pytest.MonkeyPatch) -> N
     check_with_loops(monkeypatch, si.simplex.budget, x, torch.full((2, 1, 1), 1.4, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15"])
+@pytest.mark.parametrize("name", ["softmax", pytest.param("sparsemax", marks=pytest.mark.full), "entmax15"])
 def test_losses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target = torch.tensor([0, 4, -100, 2])
     check_with_loops(monkeypatch, lambda t: si.simplex.simplex_loss(t, target, name), random(4, 5))
