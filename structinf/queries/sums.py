@@ -337,7 +337,7 @@ def log_partition(
 
     def compute(problem: Problem) -> Tensor:
         gibbs = require_ability(problem.oracle, GibbsOracle)
-        with problem.plain_modes():
+        with problem.plain_modes(defers_checks=True):
             theta64 = _divide_in_float64(problem.theta, temperature)
             return problem.restore(differentiable_log_partition(gibbs, theta64), fill=LOG_VALUE)
 

@@ -181,8 +181,13 @@ class LaunchCounter(TorchDispatchMode):
         return method
 
     def _to(self, t: Tensor, *args: Any, non_blocking: bool = False, **kwargs: Any) -> Tensor:
-        moved: Any = torch._C.TensorBase.to(t, *args, **kwargs)
         target = next((a for a in (*args, *kwargs.values()) if isinstance(a, str | torch.device | Tensor)), None)
+        if isinstance(target, _Device) and _is_marked(t):
+            # torch would copy from "cpu" to "cpu:0".
+            args = tuple(a for a in args if a is not target)
+            kwargs = {name: a for name, a in kwargs.items() if a is not target}
+            return torch._C.TensorBase.to(t, *args, **kwargs) if args or kwargs else t
+        moved: Any = torch._C.TensorBase.to(t, *args, **kwargs)
         if target is None:
             return moved
         to_device = _is_marked(target) if isinstance(target, Tensor) else isinstance(target, _Device)

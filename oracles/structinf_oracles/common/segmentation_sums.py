@@ -47,21 +47,22 @@ class SegmentationSums(HypergraphProgram):
         is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
         if is_recorded or not _has_kernels(theta, regularizer):
             return super().smoothed_value(theta, regularizer)
-        theta, lengths = without_masks(theta), self._lengths(theta)
+        (kernels, scores), lengths = _kernels(theta), self._lengths(theta)
         is_hard = regularizer.alpha == math.inf
-        value = _walk(theta, lengths)[0] if is_hard else _kernels(theta).value(theta, lengths)
+        value = _walk(theta, lengths)[0] if is_hard else kernels.value(scores, lengths)
         self._check_feasible(value)
         return value.to(as_tuple(theta)[0].dtype)
 
     def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         if not _has_kernels(theta, regularizer):
             return super().smoothed_value_and_mean(theta, regularizer)
-        theta, lengths = without_masks(theta), self._lengths(theta)
+        lengths = self._lengths(theta)
         if regularizer.alpha == math.inf:
             value, best = _walk(theta, lengths)
             y = map_parts(lambda t: t[0], best)
         else:
-            value, y = _kernels(theta).value_and_mean(theta, lengths)
+            kernels, scores = _kernels(theta)
+            value, y = kernels.value_and_mean(scores, lengths)
         self._check_feasible(value)
         return value.to(as_tuple(theta)[0].dtype), y
 
@@ -75,8 +76,8 @@ class SegmentationSums(HypergraphProgram):
             return super().smoothed_hessian_product(theta, v, regularizer)
         if regularizer.alpha == math.inf:
             return map_parts(torch.zeros_like, self.argmax(theta))
-        theta = without_masks(theta)
-        value, y = _kernels(theta).hessian_product(theta, self._lengths(theta), v)
+        kernels, scores = _kernels(theta)
+        value, y = kernels.hessian_product(scores, self._lengths(theta), v)
         self._check_feasible(value)
         return y
 
@@ -88,7 +89,7 @@ class SegmentationSums(HypergraphProgram):
         check_count(n)
         if regularizer.alpha == math.inf:
             return map_parts(lambda y: y.expand(n, *y.shape).clone(), self.argmax(theta))
-        theta = without_masks(divide_by_temperature(theta, regularizer.temperature))
+        theta = divide_by_temperature(theta, regularizer.temperature)
         lengths = self._lengths(theta)
         shape = n, len(lengths), 2 * as_tuple(theta)[0].shape[1]
         device = "cpu" if generator is None else generator.device
@@ -130,20 +131,23 @@ def _has_kernels(theta: Parts, regularizer: Regularizer) -> bool:
 
 def _walk(theta: Any, lengths: Tensor, uniforms: Tensor | None = None) -> tuple[Tensor, Parts]:
     """Return values, (B,), and the best structure, or samples, (n, B, *event) with ``uniforms`` (n, B, 2 T)."""
-    kernels = _kernels(theta)
+    kernels, scores = _kernels(theta)
     if kernels.__name__.endswith("triton_dispatch"):
-        return kernels.walk(theta, lengths, uniforms)
-    value, tags, starts = kernels.walk(theta, lengths, uniforms)
+        return kernels.walk(scores, lengths, uniforms)
+    value, tags, starts = kernels.walk(scores, lengths, uniforms)
     return value, structures(tags, starts, theta)
 
 
-def _kernels(theta: Parts) -> Any:
-    """Return the module with the kernels for θ: Triton kernels, or for other devices and more labels the CPU loops."""
+def _kernels(theta: Parts) -> tuple[Any, Parts]:
+    """Return the module with the kernels for θ, and the scores for its functions.
+
+    These are Triton kernels, which leave out masks themselves, or for other devices and more labels the CPU loops.
+    """
     if uses_triton(as_tuple(theta)[0]):
         from ..kernels.semi_markov import triton_dispatch
 
         if as_tuple(theta)[0].shape[2] <= triton_dispatch.MOST_LABELS:
-            return triton_dispatch
+            return triton_dispatch, theta
     from ..kernels.semi_markov import dispatch
 
-    return dispatch
+    return dispatch, without_masks(theta)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf_oracles.common.segment_boundaries import structures
+from structinf_oracles.common.segment_boundaries import structures, without_masks
 from structinf_oracles.kernels.semi_markov import dispatch, triton_dispatch
 
 Scores = tuple[Tensor, ...]
@@ -84,6 +84,21 @@ def test_ties(transition: bool) -> None:
     for scores in (tuple(torch.zeros_like(t) for t in theta), tuple(t.round() for t in theta)):
         _, tags, starts = dispatch.walk(scores, lengths)
         assert all(map(torch.equal, triton_dispatch.walk(scores, lengths)[1], structures(tags, starts, scores)))
+
+
+def test_masks() -> None:
+    """The kernels leave out the scores of steps that `without_masks` sets to −inf for the CPU loops."""
+    theta, lengths = inputs(4, 2, 3, lengths=(4, 3), dtype=torch.float32)
+    least = torch.finfo(torch.float32).min
+    theta[0][0, 1, 2] = theta[0][1, :2, 0] = theta[1][:, 2, 0, 1] = theta[3][0, 1] = least
+    theta[0][:, 2, 1] = -1e9
+    theta[1][0, 3, 1] = 30.0  # so that −1e9 is a mask in the second instance only
+    assert (without_masks(theta)[0] == -math.inf).sum((1, 2)).tolist() == [1, 3]
+    value, mean = dispatch.value_and_mean(without_masks(theta), lengths)
+    got, parts = triton_dispatch.value_and_mean(theta, lengths)
+    assert_same([got, *parts], [value, *mean], torch.float32)
+    _, tags, starts = dispatch.walk(without_masks(theta), lengths)
+    assert all(map(torch.equal, triton_dispatch.walk(theta, lengths)[1], structures(tags, starts, theta)))
 
 
 @pytest.mark.full

@@ -17,13 +17,18 @@ __all__ = [
     "duration_tile",
     "exp_of",
     "label_tile",
+    "load_allowed",
     "load_row",
     "mean_of_durations",
     "mean_of_labels",
+    "scale_of",
     "smooth_duration",
     "smooth_label",
     "smooth_row",
 ]
+
+_LEAST_MASK: tl.constexpr = tl.constexpr(1e36)
+"""As in :func:`structinf_oracles.common.segment_boundaries.without_masks`."""
 
 
 @triton.jit
@@ -31,6 +36,25 @@ def load_row(row, S, SP: tl.constexpr, OTHER: tl.constexpr):
     """Return the S numbers of ``row`` in float64, with ``OTHER`` in the padding."""
     s = tl.arange(0, SP)
     return tl.load(row + s, mask=s < S, other=OTHER).to(tl.float64)
+
+
+@triton.jit
+def load_allowed(row, margin, S, SP: tl.constexpr):
+    """Return the scores of a step by :func:`load_row`, −inf for those below the best score by more than ``margin``."""
+    scores = load_row(row, S, SP, float("-inf"))
+    return tl.where(scores < tl.max(scores, 0) - margin, float("-inf"), scores)
+
+
+@triton.jit
+def scale_of(table, rows, S, R: tl.constexpr, SP: tl.constexpr):
+    """Return the largest absolute value among the maxima of the rows of ``table`` (rows, S); 0 beside a mask."""
+    s, scale = tl.arange(0, SP)[None, :], tl.full([], 0.0, tl.float64)
+    for first in range(0, rows, R):
+        r = first + tl.arange(0, R)
+        inside = (r < rows)[:, None] & (s < S)
+        x = tl.load(table + r[:, None] * S + s, mask=inside, other=float("-inf")).to(tl.float64)
+        scale = tl.maximum(scale, tl.max(tl.where(r < rows, tl.abs(tl.max(x, 1)), 0.0), 0))
+    return tl.where(scale > _LEAST_MASK, 0.0, scale)
 
 
 @triton.jit

@@ -11,8 +11,8 @@ hessian_product        1             12 B T S
 walk                   2             7 B T S
 =====================  ============  ============================================================================
 
-Beside these launches, results in float32 take one conversion for durations and one for transitions. The tensors of a
-walk's structures are filled with zeros first.
+Beside these launches, results in float32 take one conversion for durations and one for transitions. Scores may hold
+masks such as the smallest float, as in :func:`structinf_oracles.common.segment_boundaries.without_masks`.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def walk(
     is_hard, batch = uniforms is None, len(lengths)
     values, tables = _sums(theta, lengths, is_hard=is_hard)
     count = 1 if uniforms is None else len(uniforms)
-    y = [theta[0].new_zeros(count, batch, *t.shape[1:]) for t in theta]
+    y = [theta[0].new_empty(count, batch, *t.shape[1:]) for t in theta]
     (d, d_stride), (a, a_stride) = _rows(theta[2]), _rows(theta[3]) if len(theta) == 4 else (None, 0)
     steps, labels = theta[0].shape[1:]
     drawn = None if uniforms is None else uniforms.contiguous()
     outputs = *y, *[None] * (4 - len(y))
     sizes = d_stride, a_stride, tables.shape[1], steps, batch, steps, labels, d.shape[1]
     options = _tiles(theta)
-    del options["L"]
+    del options["L"], options["R"]
     arrays = d, a, lengths.contiguous(), tables, drawn, *outputs, *sizes
     launch(segment_walks, (batch, count), *arrays, W=128, HARD=is_hard, **options)
     return values, tuple(y)
@@ -130,9 +130,11 @@ def _tiles(theta: tuple[Tensor, ...], is_tangent: bool = False) -> dict[str, Any
     labels, durations = theta[0].shape[2], theta[2].shape[1]
     padded = max(2, 1 << (labels - 1).bit_length())
     most = (512 if is_tangent else 1024) // padded
+    is_wide = padded * min(most, durations) > 256
     return {
         "SP": padded,
         "K": min(most, max(2, 1 << (durations - 1).bit_length())),
         "L": min(most, padded),
-        "warps": 4 if padded * min(most, durations) > 256 else 1,
+        "R": most if is_wide else max(2, 256 // padded),
+        "warps": 4 if is_wide else 1,
     }

@@ -14,6 +14,9 @@ the probabilities of ends; for derivatives along a direction dg, dw, m of w, m o
 probabilities of ends; and last 4 S numbers for the probabilities of starts. The value alone has g and w in ring
 buffers of a power of 2 of rows.
 
+A score of a step below the best one by more than ``margin`` counts as −inf, as in
+:func:`structinf_oracles.common.segment_boundaries.without_masks`, whose torch operations would be 19 launches.
+
 A barrier follows each store of a row that other threads read: of g and of w in the forward pass, and of the
 probabilities of ends and of starts in the backward pass. At least one barrier lies between the last reader of a row
 and the thread that overwrites the row, and between two additions to the same sum over steps, or its first value 0.
@@ -30,9 +33,11 @@ from structinf.kernels.gpu.triton_smooth_max import finite
 
 from .triton_choices import (
     exp_of,
+    load_allowed,
     load_row,
     mean_of_durations,
     mean_of_labels,
+    scale_of,
     smooth_duration,
     smooth_label,
     smooth_row,
@@ -46,7 +51,8 @@ def segment_sums(
     steps, boundaries, durations, transition, lengths, values, tables, out_steps, out_boundaries, by_duration,
     by_transition, d_steps, d_boundaries, d_durations, d_transition, u_stride, o_stride, d_stride, a_stride, du_stride,
     do_stride, dd_stride, da_stride, size, rows, ring, T, S, D,
-    SP: tl.constexpr, K: tl.constexpr, L: tl.constexpr, HARD: tl.constexpr, KEEP: tl.constexpr, TANGENT: tl.constexpr,
+    SP: tl.constexpr, K: tl.constexpr, L: tl.constexpr, R: tl.constexpr, HARD: tl.constexpr, KEEP: tl.constexpr,
+    TANGENT: tl.constexpr,
 ):  # fmt: skip
     """Write log Z, or with ``HARD`` the largest score, and its gradient, or with ``TANGENT`` its Hessian times v.
 
@@ -64,21 +70,27 @@ def segment_sums(
         d_u, d_o, d_d = d_steps + b * du_stride, d_boundaries + b * do_stride, d_durations + b * dd_stride
         if transition is not None:
             d_a = d_transition + b * da_stride
-    value = _forward(u, o, d, a, table, width, ring, n, T, S, D, d_u, d_o, d_d, d_a, SP, K, L, HARD, KEEP, TANGENT)
+    scale = tl.maximum(scale_of(o, 2 * T, S, R, SP), scale_of(d, D, S, R, SP))
+    if transition is not None:
+        scale = tl.maximum(scale, scale_of(a, S, S, R, SP))
+    margin = 1e8 * (1 + scale)
+    value = _forward(
+        u, o, d, a, table, width, ring, margin, n, T, S, D, d_u, d_o, d_d, d_a, SP, K, L, HARD, KEEP, TANGENT
+    )
     tl.store(values + b, value)
     if out_steps is not None:
         counts, moves = by_duration + b * D * S, by_transition
         if transition is not None:
             moves = by_transition + b * S * S
         _backward(
-            u, d, a, table, width, n, T, S, D, d_d, d_a, out_steps + b * T * S, out_boundaries + b * 2 * T * S, counts,
-            moves, SP, K, L, TANGENT,
+            u, d, a, table, width, margin, n, T, S, D, d_d, d_a, out_steps + b * T * S, out_boundaries + b * 2 * T * S,
+            counts, moves, SP, K, L, TANGENT,
         )  # fmt: skip
 
 
 @triton.jit
 def _forward(
-    u, o, d, a, table, width, ring, n, T, S, D, d_u, d_o, d_d, d_a,
+    u, o, d, a, table, width, ring, margin, n, T, S, D, d_u, d_o, d_d, d_a,
     SP: tl.constexpr, K: tl.constexpr, L: tl.constexpr, HARD: tl.constexpr, KEEP: tl.constexpr, TANGENT: tl.constexpr,
 ):  # fmt: skip
     """Fill the tables of an instance; return DP_Ω, −inf if no segmentation is allowed."""
@@ -89,7 +101,7 @@ def _forward(
     since = tl.zeros([SP], tl.int32)
     for t in range(n):
         at = (t & ring) * S + s
-        scores = load_row(u + t * S, S, SP, float("-inf"))
+        scores = load_allowed(u + t * S, margin, S, SP)
         tl.store(table + at, v + load_row(o + 2 * t * S, S, SP, 0.0) - sums_of_steps, mask=inside)
         if TANGENT:
             d_g = d_v + load_row(d_o + 2 * t * S, S, SP, 0.0) - d_sums
@@ -142,7 +154,7 @@ def _in_all(number, SP: tl.constexpr):
 
 @triton.jit
 def _backward(
-    u, d, a, table, width, n, T, S, D, d_d, d_a, out_steps, out_boundaries, counts, moves,
+    u, d, a, table, width, margin, n, T, S, D, d_d, d_a, out_steps, out_boundaries, counts, moves,
     SP: tl.constexpr, K: tl.constexpr, L: tl.constexpr, TANGENT: tl.constexpr,
 ):  # fmt: skip
     """Walk back along the probabilities q of both choices. Without ``TANGENT``, only probabilities are computed."""
@@ -184,7 +196,7 @@ def _backward(
         if TANGENT:
             tl.store(d_ended + at, d_end, mask=inside)
         tl.debug_barrier()
-        is_allowed = load_row(u + t * S, S, SP, float("-inf")) > float("-inf")
+        is_allowed = load_allowed(u + t * S, margin, S, SP) > float("-inf")
         stop = tl.where(is_allowed, stop, t)
         if TANGENT:
             covered = tl.where(is_allowed, covered - d_started + d_end, 0.0)

@@ -1,8 +1,8 @@
 """Triton kernel of walks back through the choices of :mod:`.triton_sums`: the best segmentation, and samples.
 
 The rules are those of :mod:`.walks`. A program follows one walk of an instance, reads the tables that are the work of
-another launch, and writes a structure in the form of θ, whose tensors are 0 on entry. Counts are read and written by
-one thread of the program, so that no barrier is necessary.
+another launch, and writes a structure in the form of θ. A barrier follows the zeros that all threads write first.
+Counts are read and written by one thread of the program, so that no other barrier is necessary.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ def segment_walks(
     d, table, width = durations + b * d_stride, tables + b * size, (b * 0 + rows) * S
     labels, sides, counts = out_steps + walk * T * S, out_boundaries + walk * 2 * T * S, out_durations + walk * D * S
     one = tl.full([], 1.0, out_steps.dtype.element_ty)
+    _clear(labels, T * S)
+    _clear(sides, 2 * T * S)
+    _clear(counts, D * S)
+    if transition is not None:
+        _clear(out_transition + walk * S * S, S * S)
+    tl.debug_barrier()
     end, after = n - 1, n * 0
     while end >= 0:
         x, row = load_row(table + width + end * S, S, SP, float("-inf")), table + end * S
@@ -62,6 +68,14 @@ def segment_walks(
             move = out_transition + walk * S * S + label * S + after
             tl.store(move, tl.load(move) + one, mask=end < n - 1)
         end, after = first - 1, label
+
+
+@triton.jit
+def _clear(out, size):
+    """Set ``size`` numbers to 0."""
+    i = tl.arange(0, 1024)
+    for first in range(0, size, 1024):
+        tl.store(out + first + i, tl.zeros([1024], out.dtype.element_ty), mask=first + i < size)
 
 
 @triton.jit
