@@ -77,8 +77,8 @@ class LossPool(nn.Module):
     def vectors(self, theta: Parts) -> tuple[Tensor, ...]:
         """Return all structures as vectors, (K, D) for each tensor of ``theta``, in its dtype and on its device.
 
-        The functions ``scores_of_vectors`` and ``mean_of_vectors`` of the adapters take the result, which later calls do not
-        change. For an empty batch, the pool may be empty; then K is 1, for the structure 0.
+        ``scores_of_vectors`` and ``mean_of_vectors`` of the adapters take the result, which later calls do not change.
+        For an empty batch, the pool may be empty; then K is 1, for the structure 0.
         """
         if len(self):
             self.memory.check_form(theta)

@@ -39,7 +39,7 @@ class MeanField(VariationalRelaxation):
     values of the best structure, which ``argmax`` of the graph finds. Without tables, the bound is exact.
 
     The maximum is local if the model has several. Then the value may be below the score of the gold structure, and a
-    Fenchel-Young loss may be negative; at the global maximum it is at least 0. More ``starts`` find a higher bound.
+    Fenchel-Young loss may be negative; at the global maximum it is at least 0. More ``starts`` may find a higher bound.
 
     The gradient of the value is the mean. The gradient of the mean solves the linear equations of the derivatives of
     q; it raises ConvergenceError for an instance that has not converged.
@@ -51,7 +51,7 @@ class MeanField(VariationalRelaxation):
     starts : int
         The number of starts, of which the highest bound counts, at least 1. The first start is the softmax of the
         scores of each variable alone, or the marginals of each oracle alone. Start r ≥ 2 is the assignment of the
-        value r − 2 to all variables, in a ``FactorGraph`` of 0 and 1 in turn.
+        value r − 2 to all variables. A ``FactorGraph`` has three starts, and ignores further ones.
     tolerance : float
         The solver stops once no probability changes by more than ``tolerance`` in a sweep, or the rounding error of the
         scores.

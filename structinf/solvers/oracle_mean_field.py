@@ -42,6 +42,9 @@ from .mean_field_blocks import Blocks
 
 __all__ = ["OracleMeanField"]
 
+_STARTS = 3
+"""The number of different starts."""
+
 
 class _Model(NamedTuple):
     """The scores of a batch.
@@ -208,7 +211,7 @@ class OracleMeanField(CoordinateAscent):
         """Return the start with the highest bound."""
         limit = rounding_limit(self.tolerance, model.scale)
         found: _Found | None = None
-        for number in range(self.starts):
+        for number in range(min(self.starts, _STARTS)):
             start = [self._start(model, number)[None], torch.zeros_like(model.value)[None]]
             status = self._repeat(lambda x: self._sweep(model, x, model.tables), start, lambda _: limit)
             new = self._evaluate(model, status)
@@ -235,11 +238,11 @@ class OracleMeanField(CoordinateAscent):
         return find_fixed_point(sweep, x, x[0].shape[1], x[0].device, limit, self.max_iter, damping=0.0, measure=change)
 
     def _start(self, model: _Model, number: int) -> Tensor:
-        """Return probabilities (B, n): without tables for 0, else all variables at one value, 0 and 1 in turn."""
+        """Return probabilities (B, n): without tables for 0, all variables 0 for 1, and all variables 1 for 2."""
         if number == 0:
             zeros = torch.zeros_like(model.value)[None]
             return self._sweep(model, [zeros, zeros], {})[0][0]
-        return torch.where(model.decided, model.value, float((number - 1) % 2))
+        return torch.where(model.decided, model.value, float(number - 1))
 
     def _sweep(self, model: _Model, x: list[Tensor], tables: dict[int, ExpectedTables]) -> list[Tensor]:
         """Return the probabilities and η, (1, B, n), after a change of every block."""
