@@ -19,6 +19,7 @@ def residual_messages(
     receive: Callable[[list[Tensor]], list[Tensor]],
     answer: Callable[[GroupScores, Tensor, Tensor], Tensor],
     measure: Callable[[Tensor, Tensor, Tensor], Tensor],
+    joint_change: Callable[[list[Tensor], list[Tensor], list[Tensor]], Tensor],
     start: list[Tensor],
     limit: Tensor,
     max_iter: int,
@@ -28,6 +29,9 @@ def residual_messages(
 
     After an update, only the factors next to the updated factor compute their messages again. All factors of a group,
     for all instances, take one call of their oracle. An instance keeps its messages once it has converged.
+
+    Messages that change no probability alone can change it together, or later through another factor. So an instance
+    has converged only if all its messages were sent at once, and the next messages change no probability either.
 
     Parameters
     ----------
@@ -41,6 +45,9 @@ def residual_messages(
         Returns the messages (R, F, m) of a group for the messages to its factors, of the instances (R,).
     measure : callable
         Returns the change (B, F, m) for the messages to a group, and the last and the new messages from it.
+    joint_change : callable
+        Returns the change (B,) if all factors send their messages, for the messages to all groups, and the last and the
+        new messages from them.
     start : list of (B, F, m) Tensor
         The first messages of each group.
     limit : (B,) Tensor
@@ -62,24 +69,32 @@ def residual_messages(
     received = receive(messages)
     new = [answer(g, n, everything) for g, n in zip(groups, received, strict=True)]
     update, most = 0, max_iter * sum(counts)
+    converged = torch.zeros_like(limit, dtype=torch.bool)
+    unsettled = ~converged
     while True:
         triples = zip(received, messages, new, strict=True)
         change = torch.cat([measure(*t).abs().amax(2) for t in triples], 1)
         residual, factor = change.max(1)
-        active = (residual > limit).nonzero()[:, 0]
-        if update == most or not len(active):
-            return FixedPoint([m.flatten(1)[None] for m in messages], residual, residual <= limit)
+        quiet = (residual <= limit) & ~converged
+        if bool(quiet.any()):
+            joint = torch.where(quiet, joint_change(received, messages, new), 0)
+            residual = residual.maximum(joint)
+            converged |= quiet & (joint <= limit) & ~unsettled
+        together = quiet & ~converged
+        send = torch.nn.functional.one_hot(factor, sum(counts)).bool() | together[:, None]
+        send &= ~converged[:, None]
+        if update == most or not bool(send.any()):
+            return FixedPoint([m.flatten(1)[None] for m in messages], residual, converged)
         if damping is None and update and update % (WINDOW * sum(counts)) == 0:
-            kept, last = raise_damping(kept, residual, last, residual <= limit), residual
-        factor = factor[active]
+            kept, last = raise_damping(kept, residual, last, converged), residual
+        weight, unsettled = kept.masked_fill(together, 0), ~quiet
         for numbers, old, candidate in zip(place, messages, new, strict=True):
-            chosen = (factor >= numbers[0]) & (factor <= numbers[-1])
-            at = active[chosen], factor[chosen] - numbers[0]
-            old[at] = torch.lerp(candidate[at], old[at], kept[at[0], None])
+            at = send[:, numbers].nonzero().unbind(1)
+            old[at] = torch.lerp(candidate[at], old[at], weight[at[0], None])
         received = receive(messages)
+        depends = send.double() @ neighbours.double() > 0
         for numbers, g, n, candidate in zip(place, groups, received, new, strict=True):
-            row, f = neighbours[factor][:, numbers].nonzero().unbind(1)
-            if len(row):
-                at = active[row], f
+            at = depends[:, numbers].nonzero().unbind(1)
+            if len(at[0]):
                 candidate[at] = answer(g.select(*at), n[at][:, None], at[0])[:, 0]
         update += 1

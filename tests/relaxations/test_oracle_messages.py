@@ -106,6 +106,20 @@ def test_residual_schedule_converges_where_parallel_messages_oscillate():
     assert si.infer(sharp, wide, "belief_propagation", schedule="residual", **options).converged.all()
 
 
+@pytest.mark.parametrize("damping", [None, 0.5])
+@pytest.mark.parametrize("schedule", ["parallel", "residual"])
+def test_messages_that_change_no_probability_alone_are_sent(schedule, damping):
+    graph = si.FactorGraph(2)
+    graph.add("table", [0])
+    graph.add("table", [0])
+    graph.add("pair", [0, 1])
+    table, pair = torch.tensor([0, 1000], dtype=DOUBLE), torch.tensor([[0, 0], [0, 10]], dtype=DOUBLE)
+    theta = torch.tensor([-1500, 0], dtype=DOUBLE), table, table, pair
+    found = si.infer(theta, graph, "belief_propagation", schedule=schedule, damping=damping, on_failure="raise")
+    torch.testing.assert_close(found.value, si.log_partition(theta, graph))
+    assert_parts_close(found.mean, si.relax(theta, graph, "marginals"))
+
+
 def test_residual_schedule_reports_what_is_left():
     graph, theta = rows_and_columns(), draw(60, 2, 5, 5).requires_grad_()
     with pytest.warns(si.ConvergenceWarning, match="2 of 2 instances missed the tolerance 1e-10 within 1 iterations"):
