@@ -191,16 +191,18 @@ class DagPath(HypergraphProgram):
         The starts of all edges and then their ends, (2 E,); the edges into each node less those out of it on a path,
         (N,); and for small graphs the same for each edge, (E, N).
         """
-        ends = torch.from_numpy(self.graph.ends.astype(np.int64))
-        count, (edges, _) = len(self.graph.nodes), ends.shape
-        needed = torch.zeros(count, device="cpu")
-        needed[self.graph.number(self.source)] -= 1
-        needed[self.graph.number(self.target)] += 1
-        incidence = None
-        if edges * count <= _MOST_DENSE:
-            incidence = torch.zeros(edges, count, device="cpu")
-            incidence.scatter_add_(1, ends, torch.tensor([-1.0, 1.0], device="cpu").expand(edges, 2))
-        return ends.T.reshape(-1), needed, incidence
+        # Later calls may use autograd, which cannot record inference tensors.
+        with torch.inference_mode(False):
+            ends = torch.from_numpy(self.graph.ends.astype(np.int64))
+            count, (edges, _) = len(self.graph.nodes), ends.shape
+            needed = torch.zeros(count, device="cpu")
+            needed[self.graph.number(self.source)] -= 1
+            needed[self.graph.number(self.target)] += 1
+            incidence = None
+            if edges * count <= _MOST_DENSE:
+                incidence = torch.zeros(edges, count, device="cpu")
+                incidence.scatter_add_(1, ends, torch.tensor([-1.0, 1.0], device="cpu").expand(edges, 2))
+            return ends.T.reshape(-1), needed, incidence
 
     def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
         if self._is_batch:

@@ -94,11 +94,12 @@ class StructurePool:
         The pool keeps the copies until it changes, and changes no copy.
         """
         wanted = [(t.dtype, t.device) for t in as_tuple(like)]
-        if self._vectors is None or self._vectors[0] != wanted:
+        kept = self._vectors  # other threads may replace it
+        if kept is None or kept[0] != wanted:
             pairs = zip(self._memory, as_tuple(like), strict=True)
             copies = [m[: len(self)].to(t.device, t.dtype, copy=True).unsqueeze(-1).flatten(1) for m, t in pairs]
-            self._vectors = wanted, tuple(copies)
-        return self._vectors[1]
+            self._vectors = kept = wanted, tuple(copies)
+        return kept[1]
 
     def take(self, rows: Tensor, like: Parts) -> Parts:
         """Return copies of the structures ``rows`` (B,), in the dtypes and on the device of ``like``; they are used."""

@@ -142,6 +142,13 @@ def test_contains_tells_paths_from_all_other_sets_of_edges(oracle, is_dense, mon
     assert oracle.contains(torch.tensor(sets)).tolist() == [y in paths for y in sets]
 
 
+def test_contains_takes_autograd_after_inference_mode() -> None:
+    oracle, y = DagPath(EDGES, 0, 7), DagPath(EDGES, 0, 7).argmax(torch.zeros(1, 8))
+    with torch.inference_mode():
+        assert oracle.contains(y).all()
+    assert oracle.contains(y.requires_grad_()).all()
+
+
 def test_source_and_target_may_be_one_node() -> None:
     oracle = DagPath(EDGES, 3, 3)
     y = oracle.argmax(torch.ones(2, 8))
