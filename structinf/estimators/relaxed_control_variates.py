@@ -135,9 +135,10 @@ class _RelaxedControlVariate(Estimator):
         rows = [flat_rows(x, f"inputs[{i}]", problem.batch_shape) for i, x in enumerate(inputs)]
         whole = map_parts(lambda t: t.expand(size, *t.shape[1:]), like)
         theta = parts_to_vectors(whole)
-        valid = theta.detach() > -torch.inf
+        allowed = theta.detach() > -torch.inf
         mask = problem.oracle.valid_parts(whole)
-        allowed = valid if mask is None else valid & parts_to_vectors(mask)
+        if mask is not None:
+            allowed = allowed & parts_to_vectors(map_parts(lambda m: m.expand(size, *m.shape[1:]), mask))
         valid = allowed.repeat_interleave(n, 0)
         leaf = theta.detach().repeat_interleave(n, 0).requires_grad_(needs_gradient(theta))
         instance = torch.arange(size, device=leaf.device).repeat_interleave(n)

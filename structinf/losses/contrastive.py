@@ -110,11 +110,12 @@ class ContrastiveLoss(StructuredLoss):
         self.pool.grow(problem.oracle, gold, problem.theta)
         vectors = self.pool.vectors(fixed)
         if own is None:
-            # The mean of the scores is the score of the mean.
+            # The mean of the scores is the score of the mean. Sums of structures are exact.
             count = vectors[0].shape[0]
-            mean = mean_of_vectors(vectors[0].new_full((1, count), 1 / count), vectors, y)
-            mean = map_parts(torch.sub, mean, y)
-            return autograd.attach_envelope_gradient(inner_product(fixed, mean), problem.theta, mean)
+            total = mean_of_vectors(vectors[0].new_ones(1, count), vectors, y)
+            total = map_parts(lambda s, gold: s - count * gold, total, y)
+            mean = map_parts(lambda s: s / count, total)
+            return autograd.attach_envelope_gradient(inner_product(fixed, total) / count, problem.theta, mean)
         scores = scores_of_vectors(fixed, vectors, problem.is_finite)
         weights, differences = self._compare(scores, own[:, None], problem.is_finite)
         losses = (weights * differences).sum(1)
