@@ -12,7 +12,6 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from ..errors import InvalidInputError
 from ..factor_graphs import FactorGraph
 from .mixture import PlotInput, read_solution
 from .style import (
@@ -61,14 +60,8 @@ def draw_oracle_graph(
     title : str
         The title of the figure. By default, the figure has no title.
     """
-    tensors = [len(graph.variables.shape)] + [len(s) for f in graph._factors for s in f.additional]
-    form = ", ".join(" ".join(f"d{_letter(k)}{_letter(i)}" for i in range(n)) for k, n in enumerate(tensors))
-    data = read_solution(solution, form, max_structures=1)
-    if data.mean[0].shape != graph.variables.shape:
-        raise InvalidInputError(
-            f"solution has a mean of shape {tuple(data.mean[0].shape)}, but the graph has variables of shape "
-            f"{tuple(graph.variables.shape)}"
-        )
+    shapes = [graph.variables.shape, *(shape for factor in graph._factors for shape in factor.additional)]
+    data = read_solution(solution, ", ".join(" ".join(map(str, shape)) for shape in shapes), max_structures=1)
     mean = data.mean[0].flatten()
     names = [",".join(str(i + 1) for i in index) for index in np.ndindex(*graph.variables.shape)]
     if variables is not None:
@@ -112,10 +105,6 @@ def draw_oracle_graph(
         is_chosen = chosen is not None and float(chosen[v]) > 0.5
         _draw_box(axes, box, 0.0, font, SHADES(float(mean[v])), is_chosen, is_dark=float(mean[v]) > READABLE)
     return figure
-
-
-def _letter(number: int) -> str:
-    return "".join(chr(ord("a") + int(digit)) for digit in str(number))
 
 
 def _sum(mean: Tensor, variables: Tensor, negated: Tensor) -> Tensor:

@@ -94,12 +94,6 @@ def test_a_graph_of_oracles_shows_means_and_sums() -> None:
     ):
         with pytest.raises(InvalidInputError, match=message):
             plot.factor_graph(si.infer(theta, graph, "sparsemap"), graph, **options)
-    other = si.FactorGraph((3, 2))
-    with pytest.raises(InvalidInputError, match=r"mean of shape \(3, 2\), but the graph has variables of shape"):
-        plot.factor_graph(si.infer((torch.zeros(3, 2)), other, "map"), single_tensor_graph())
-
-
-def single_tensor_graph() -> si.FactorGraph:
-    graph = si.FactorGraph((2, 2))
-    graph.add("xor", [0, 1])
-    return graph
+    batch = si.infer(tuple(t.expand(3, 2, 2) for t in theta), graph, "sparsemap")
+    with pytest.raises(InvalidInputError, match=r"mean of shape \(2, 2\) and \(2, 2\); got \(3, 2, 2\) and"):
+        plot.factor_graph(batch, graph)
