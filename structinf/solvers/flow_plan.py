@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..kernels.flow_projection.system import FlowSystem
 
 __all__ = [
+    "MAX_ENTRIES",
     "FlowPlan",
     "Recursion",
     "aligned",
@@ -28,6 +29,8 @@ __all__ = [
     "run_kernel",
 ]
 
+MAX_ENTRIES = 2_000_000
+"""Largest number of entries of the matrix of one instance. Sixteen instances of this size take 256 MB."""
 
 # The proximal term of Newton steps, for groups of at most ten hyperedges; it grows with the largest group. Measured on
 # chains whose transition is shared by 10 to 100 steps, and on grids: with smaller terms the gaps of long chains stay

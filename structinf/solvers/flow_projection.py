@@ -21,6 +21,7 @@ from ..validation import check_feasible
 from .argmax import checked_argmax
 from .direct_mean import DirectMean
 from .flow_plan import (
+    MAX_ENTRIES,
     aligned,
     below_goal,
     count_multiplications,
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from ..kernels.flow_projection.system import FlowSystem
 
 __all__ = ["project_flow"]
-
-# Largest number of entries of the matrix of one instance. Sixteen instances of this size take 256 MB.
-_MAX_ENTRIES = 2_000_000
 
 # Largest numbers of multiplications of a factorisation: in all; in all and for each penalised part of graphs of middle
 # size; for each penalised part; and regardless of the number of parts. Measured on chains, grids, alignments, trees,
@@ -107,7 +105,7 @@ def project_flow(
             return None
         # The same solver for all goals, so that an instance has the same result alone and in every batch.
         whole = _plan(graph, _penalised_ranges(problem), None)
-        if whole.system.entries > _MAX_ENTRIES or whole.multiplications > _limit(int(problem.penalised.sum()), exact):
+        if whole.system.entries > MAX_ENTRIES or whole.multiplications > _limit(int(problem.penalised.sum()), exact):
             return None
         plan = _plan_of(oracle, graph, problem)
         graph, flat, goal = oracle._graph_parts_goals(flattening.as_parts(problem.theta))

@@ -21,6 +21,7 @@ from ..parts import as_tuple
 from .direct_mean import describes_argmax
 from .factor_projections import GroupScores
 from .flow_plan import (
+    MAX_ENTRIES,
     Recursion,
     aligned,
     below_goal,
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from ..kernels.flow_projection.system import FlowSystem
 
 __all__ = ["JointFlowSolution", "solve_joint_flows"]
-
-# Largest number of entries of the matrix of one instance. Sixteen instances of this size take 256 MB.
-_MAX_ENTRIES = 2_000_000
 
 # Largest numbers of multiplications of a factorisation: in all, and for each part. Measured on pairs of chains of up to
 # 60 states, of segmentations, of alignments and of trees: ADMM is faster for pairs of trees of 8 words and more.
@@ -252,7 +250,7 @@ def _plan(factors: tuple[_Factor, ...], count: int, total: int) -> _Plan | None:
         nodes.append(node_of)
         squares.append(largest_count(graph, is_penalised[number[graph.part]]))
     system = make_system(recursions, is_penalised, all_uses, shared)
-    if system.entries > _MAX_ENTRIES:
+    if system.entries > MAX_ENTRIES:
         return None
     multiplications = count_multiplications(system.start)
     if multiplications > min(_MAX_MULTIPLICATIONS, _MAX_MULTIPLICATIONS_PER_PART * total):
