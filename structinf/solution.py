@@ -95,7 +95,8 @@ class Solution:
     gap : (...) Tensor or None
         Upper bound on how far ``value`` is from the optimum, for iterative solvers.
     residual : (...) Tensor or None
-        How far the mean is from the constraints, for solvers that approach them (sinkhorn, lp_map, lp_sparsemap).
+        How far the mean is from the constraints, for solvers that approach them (sinkhorn, lp_map, lp_sparsemap). The
+        largest change of a probability in the last iteration, for belief_propagation and mean_field.
     converged : (...) bool Tensor or None
         Whether the solver met its tolerance.
     integral : (...) bool Tensor or None

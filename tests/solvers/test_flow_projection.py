@@ -145,7 +145,7 @@ def test_an_instance_has_the_same_bits_alone_and_beside_other_lengths(form, read
 
 
 def test_the_same_solver_serves_all_lengths(monkeypatch):
-    monkeypatch.setattr(flow_projection, "_limit", lambda parts, exact: 1000)
+    monkeypatch.setattr(flow_projection, "_limit", lambda parts, exact: 18_000)
     oracle, theta = structinf.get_oracle("projective_tree"), torch.zeros(2, 6, 6)
     for lengths in ([5, 2], [2, 2]):
         assert solve(oracle.bind(lengths=torch.tensor(lengths)), theta, False, 1e-5) is None
