@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .calls.allowed_parts import allowed_masks, restrict_scores
 from .calls.arguments import OnInfeasible, argument_shapes, blame_argument, check_on_infeasible
-from .calls.gold import encode_labels, flatten_parts
+from .calls.gold import encode_labels, structures_to_decode
 from .calls.problem import Problem
 from .calls.resolution import prepare, prepare_oracle, resolve, without_instance_data
 from .compile.functorch import functorch_compatible
@@ -349,6 +349,8 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     ------
     UnsupportedError
         If the oracle has no integer labels.
+    InvalidInputError
+        If ``y`` is no structure, such as a mean of several structures.
     TypeError
         If ``y`` is a tensor of integers or booleans.
 
@@ -364,7 +366,7 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
         problem = prepare_oracle(y, oracle, options)
         problem.finish_checks()
     with problem.numbering():
-        flat = flatten_parts(problem, y, "y")
+        flat = structures_to_decode(problem, y, "y")
         problem.finish_checks()
         labels = problem.oracle.decode(flat)
         return problem.restore(labels[:, :0] if problem.has_size_0 else labels, fill=PADDING)

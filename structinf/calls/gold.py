@@ -23,7 +23,7 @@ from .mean_checks import check_means
 from .problem import Problem
 from .solved_rows import SolvedRows
 
-__all__ = ["encode_labels", "flatten_labels", "flatten_parts", "gold_structures"]
+__all__ = ["encode_labels", "flatten_labels", "flatten_parts", "gold_structures", "structures_to_decode"]
 
 
 def encode_labels(problem: Problem, labels: Tensor, what: str) -> Parts:
@@ -132,22 +132,57 @@ def gold_structures(problem: Problem, y: Any, what: str, *, allows_means: bool =
     return form
 
 
+def structures_to_decode(problem: Problem, y: Any, what: str) -> Parts:
+    """Return structures (B, *event), and raise InvalidInputError for means of several structures.
+
+    Instances of zeros, such as those of missing ranks in the k best structures, pass.
+    """
+    form = flatten_parts(problem, y, what)
+    if type(problem.oracle).decode is not Oracle.decode:
+        check = functools.partial(_check_no_mean, problem, form, what)
+        if problem.checks is None:
+            check()
+        elif not skips_checks(as_tuple(form)[0]):
+            problem.checks.add(_has_fraction(form).any(), operator.not_, check)
+    return form
+
+
+def _has_fraction(form: Parts) -> Tensor:
+    """Return which instances of ``form`` (B, *event) have parts that are no integers, (B,) bool."""
+    return torch.stack([(t != t.round()).flatten(1).any(1) for t in as_tuple(form)]).any(0)
+
+
+def _check_no_mean(problem: Problem, form: Parts, what: str) -> None:
+    """Raise InvalidInputError for an instance of ``form`` (B, *event) with fractions that is no structure."""
+    has_fraction = _has_fraction(form)
+    if bool(has_fraction.any()):
+        instead = "decode takes structures, such as the result of map, and no means of several structures"
+        _check_some_gold(problem, form, what, has_fraction, instead)
+
+
 def _check_gold_or_mean(problem: Problem, form: Parts, what: str) -> None:
     """Raise InvalidInputError for an instance of ``form`` (B, *event) that is no structure, and no mean."""
     if all(torch.equal(t, t.round()) for t in as_tuple(form)):
         _check_gold(problem, form, what)
         return
-    is_mean = torch.stack([(t != t.round()).flatten(1).any(1) for t in as_tuple(form)]).any(0)
     check_means(problem.oracle, form, what)
-    rest = SolvedRows((~is_mean).nonzero()[:, 0], is_mean, problem.oracle)
-    of_rest = dataclasses.replace(
-        problem, oracle=problem.oracle[rest.index], theta=rest.select_parts(problem.theta), solved=None
+    _check_some_gold(problem, form, what, ~_has_fraction(form))
+
+
+_PASS_LABELS = "give integer labels, or 0/1 parts as argmax returns them"
+
+
+def _check_some_gold(problem: Problem, form: Parts, what: str, wanted: Tensor, instead: str = _PASS_LABELS) -> None:
+    """Run :func:`_check_gold` on the instances where ``wanted`` (B,) is True."""
+    chosen = SolvedRows(wanted.nonzero()[:, 0], ~wanted, problem.oracle)
+    of_chosen = dataclasses.replace(
+        problem, oracle=problem.oracle[chosen.index], theta=chosen.select_parts(problem.theta), solved=None
     )
-    with renumber_instances(rest.index):
-        _check_gold(of_rest, rest.select_parts(form), what)
+    with renumber_instances(chosen.index):
+        _check_gold(of_chosen, chosen.select_parts(form), what, instead)
 
 
-def _check_gold(problem: Problem, form: Parts, what: str) -> None:
+def _check_gold(problem: Problem, form: Parts, what: str, instead: str = _PASS_LABELS) -> None:
     """Raise InvalidInputError unless decoding and encoding returns ``form`` (B, *event) itself."""
     known = problem.oracle.contains(form)
     if known is not None and bool(known.all()):
@@ -159,8 +194,7 @@ def _check_gold(problem: Problem, form: Parts, what: str) -> None:
     indices = torch.stack(wrong).any(0).nonzero()
     if len(indices):
         raise InvalidInputError(
-            f"{what} is not a structure of {problem.oracle.label()} at batch index {int(indices[0, 0])}; "
-            "give integer labels, or 0/1 parts as argmax returns them"
+            f"{what} is not a structure of {problem.oracle.label()} at batch index {int(indices[0, 0])}; {instead}"
         )
 
 

@@ -265,6 +265,23 @@ def test_messages_speak_of_the_argument_at_hand():
         si.encode(torch.tensor([1]), torch.zeros(1, 3, dtype=torch.long), "categorical")
 
 
+@pytest.mark.parametrize("name", ["assignment", "chain", "binary_tree", "subset"])
+def test_decode_refuses_means_and_takes_missing_ranks(name):
+    sizes = {"chain": ((3, 2), (2, 2)), "binary_tree": ((3, 3),), "assignment": ((2, 2),), "subset": ((3,),)}[name]
+    theta = tuple(torch.zeros(2, *size) for size in sizes)
+    options = {"k": 1} if name == "subset" else {}
+    oracle = si.get_oracle(name, **options)
+    theta = theta if len(theta) > 1 else theta[0]
+    mean = relax(theta, oracle, "sparsemap")
+    with pytest.raises(InvalidInputError, match=f"y is not a structure of {name}"):
+        si.decode(mean, oracle)
+    best = relax(theta, oracle, "map")
+    later = tuple(torch.stack([b[0], m[1]]) for b, m in zip(as_tuple(best), as_tuple(mean), strict=True))
+    with pytest.raises(InvalidInputError, match="batch index 1"):
+        si.decode(later if len(later) > 1 else later[0], oracle)
+    assert len(si.decode(si.topk(theta, oracle, 20).structures, oracle)) == 20
+
+
 @pytest.mark.parametrize("wrong", [torch.zeros(3, 4), torch.ones(3, 4)])
 def test_why_a_structure_is_none_is_said_of_one_argument(wrong):
     with pytest.raises(InvalidInputError, match=r"^y is not a structure of dtw: (?!y:|labels:)"):
