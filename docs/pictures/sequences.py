@@ -69,5 +69,5 @@ def needleman_wunsch() -> Figure:
     kind = dict.fromkeys("AG", "purine") | dict.fromkeys("CTU", "pyrimidine")
     match = [[1.0 if a == b else -0.5 if kind[a] == kind[b] else -1.0 for b in other] for a in one]
     theta = (torch.tensor(match), torch.tensor([-0.6, -0.6]))
-    solution = si.infer(theta, "needleman_wunsch", "sparsemap", temperature=0.7)
+    solution = si.infer(theta, "needleman_wunsch", "sparsemap", penalty="all", temperature=0.7)
     return plot.alignment(solution, x=one, y=other, title="Matches of two sequences")

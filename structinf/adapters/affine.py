@@ -69,6 +69,10 @@ class _WithConstantTerm(Oracle):
             "part"
         )
 
+    @property
+    def has_readout(self) -> bool:
+        return self.has_term
+
     def readout(self, y: AnyParts) -> Parts:
         return y if not self.has_term else y[0] if len(y) == 2 else y[:-1]
 
@@ -86,7 +90,7 @@ class Affine(_WithConstantTerm):
       g(y) may lie inside conv(Z), without being a vertex.
     - Instance data of ``oracle``.
 
-    Noise of relaxations leaves the weight w unchanged. ``sparsemap`` with ``penalty="readout"`` penalises g(y) only.
+    Noise of relaxations leaves the weight w unchanged. ``sparsemap`` penalises g(y) only.
 
     Parameters
     ----------
@@ -373,7 +377,7 @@ class Generalized(_WithConstantTerm):
       (..., 1), or (1,) for the whole batch. :meth:`scores` adds the weight 1.
     - Structure z, in the form of θ: g(y), and with ``h`` also h(y), (..., 1).
 
-    Noise of relaxations leaves the weight w unchanged. ``sparsemap`` with ``penalty="readout"`` penalises g(y) only.
+    Noise of relaxations leaves the weight w unchanged. ``sparsemap`` penalises g(y) only.
 
     Parameters
     ----------

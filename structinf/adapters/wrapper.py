@@ -117,6 +117,10 @@ class Wrapper(Oracle):
     def perturbed_parts(self, theta: AnyParts) -> Parts | None:
         return self.inner.perturbed_parts(theta)
 
+    @property
+    def has_readout(self) -> bool:
+        return self.inner.has_readout
+
     def readout(self, y: AnyParts) -> Parts:
         return self.inner.readout(y)
 

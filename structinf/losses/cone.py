@@ -14,7 +14,7 @@ from ..calls.resolution import get_oracle
 from ..errors import UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, inner_product, map_parts, scale_per_instance, select_rows
-from ..relaxation import Relaxation, resolve_relaxation
+from ..relaxation import RELAXATIONS, Relaxation
 from ..solvers.argmax import best_structure
 from ..validation import check_ratio
 from .gold_scores import gold_scores
@@ -91,7 +91,8 @@ class ConeLoss(StructuredLoss):
         check_on_infeasible(on_infeasible)
         check_ratio("interior_weight", interior_weight)
         self.on_infeasible = on_infeasible
-        self.oracle, self.relaxation = get_oracle(oracle, **options), resolve_relaxation("sparsemap").exact()
+        self.oracle = get_oracle(oracle, **options)
+        self.relaxation = RELAXATIONS.get("sparsemap", penalty="all", tolerance=0.0)
         if self.oracle.requires_nonpositive_theta:
             raise UnsupportedError(
                 f"{self.oracle!r} takes scores of at most 0, but the projection onto the cone needs the best structure "

@@ -212,7 +212,11 @@ class Oracle(abc.ABC):
         return None
 
     def readout(self, y: AnyParts) -> Parts:
-        """Map ``y`` linearly to the parts penalised by SparseMAP's ``penalty="readout"``, all parts by default."""
+        """Map ``y`` linearly to the parts penalised by SparseMAP's ``penalty="readout"``, all parts by default.
+
+        The default penalty of SparseMAP counts these parts alone if an oracle with a readout may use a part several
+        times, that is, if :meth:`has_binary_parts` returns False.
+        """
         return y
 
     @check_method
@@ -292,6 +296,11 @@ class Oracle(abc.ABC):
         return f"part {place} of theta[{tensor}]" if isinstance(y, tuple) else f"part {place}"
 
     # -- methods that subclasses do not override -------------------------------------------
+
+    @property
+    def has_readout(self) -> bool:
+        """Whether :meth:`readout` may differ from the identity."""
+        return type(self).readout is not Oracle.readout
 
     def __repr__(self) -> str:
         """Return the class name and options in the format of dataclasses, for oracles that are not dataclasses."""

@@ -51,10 +51,12 @@ class SparseMAP(WeightedMeanRelaxation):
 
     Parameters
     ----------
-    penalty : "all" or "readout"
+    penalty : "auto", "all" or "readout"
         The penalised parts. "all" penalises all parts, so that the mean is the Euclidean projection of θ /
         temperature onto conv(Y). "readout" penalises only the parts kept by ``oracle.readout``, such as a chain's
-        unary parts, as in the original paper.
+        unary parts, as in the original paper. "auto" penalises the readout if a structure may use a part several
+        times (``oracle.has_binary_parts`` returns False), such as a chain's transition shared by all steps, and all
+        parts otherwise.
     temperature : float or Tensor
         Positive factor of the penalty. A lower temperature gives a mean closer to the argmax. A tensor with one number
         receives a gradient.
@@ -81,7 +83,7 @@ class SparseMAP(WeightedMeanRelaxation):
             [0.3250, 0.6750]]), tensor([0.6750, 0.3250]))
     """
 
-    penalty: Literal["all", "readout"] = "all"
+    penalty: Literal["auto", "all", "readout"] = "auto"
     temperature: float | Tensor = 1.0
     tolerance: float = 0.05
     max_iter: int = 1000
@@ -92,7 +94,7 @@ class SparseMAP(WeightedMeanRelaxation):
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature, allow_tensor=True)
-        check_choice("penalty", self.penalty, ("all", "readout"))
+        check_choice("penalty", self.penalty, ("auto", "all", "readout"))
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
     def exact(self) -> Self:
@@ -100,12 +102,26 @@ class SparseMAP(WeightedMeanRelaxation):
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """Return ½ temperature ‖y‖² over the penalised parts, (B,)."""
-        penalised = oracle.readout(y) if self.penalty == "readout" else y
+        penalised = oracle.readout(y) if self.penalises_readout(oracle, y) else y
         squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]
         return 0.5 * multiply_by_temperature(torch.stack(squares).sum(0), self.temperature)
 
+    def penalises_readout(self, oracle: Oracle, parts: Parts) -> bool:
+        """Return whether the penalty counts the readout of ``oracle`` alone.
+
+        Parameters
+        ----------
+        oracle : Oracle
+            The set Y of structures.
+        parts : (B | 1, *event) Tensor, or tuple of them
+            Scores or structures; their form may decide whether parts are used several times.
+        """
+        if self.penalty == "all" or not oracle.has_readout:
+            return False
+        return self.penalty == "readout" or not oracle.has_binary_parts(parts)
+
     def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
-        penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout
+        penalises_all = self.penalty == "all" or not oracle.has_readout
         has_projection = isinstance(oracle, Projectable) and describes_argmax(type(oracle), "project")
         return cast(Projectable, oracle).project if penalises_all and has_projection else None
 
@@ -115,7 +131,7 @@ class SparseMAP(WeightedMeanRelaxation):
 
     def _run_direct_solver(self, oracle: Oracle, scaled: Parts) -> DirectMean | None:
         options: Any = {"tolerance": self.tolerance, "max_iter": _DIRECT_ITERATIONS}
-        readout = self.penalty == "readout" and type(oracle).readout is not Oracle.readout
+        readout = self.penalises_readout(oracle, scaled)
         has_margins = missing_ability_reason(oracle, TransportPolytope) is None
         if has_margins and not readout and describes_argmax(type(oracle), "margins"):
             return project_transport(cast(TransportPolytope, oracle), cast(Tensor, scaled), **options)
@@ -129,6 +145,5 @@ class SparseMAP(WeightedMeanRelaxation):
         return None
 
     def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
-        return active_set(
-            oracle, scaled, readout=self.penalty == "readout", accuracy=options.pop("tolerance"), **options
-        )
+        readout = self.penalises_readout(oracle, scaled)
+        return active_set(oracle, scaled, readout=readout, accuracy=options.pop("tolerance"), **options)

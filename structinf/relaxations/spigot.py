@@ -17,7 +17,7 @@ from .surrogate import ArgmaxResult, Surrogate, take_step
 
 __all__ = ["SPIGOT"]
 
-_PROJECTION = SparseMAP(tolerance=0)
+_PROJECTION = SparseMAP(penalty="all", tolerance=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ class MeanProblem:
             self.tensor_is_penalised = [k == 0 for k in range(len(self.theta))]
             place = torch.arange(len(self.flattening), device=self.flattening.device)
             self.penalised = (place < self.flattening.offset[1])[None]
-        elif readout and type(oracle).readout is not Oracle.readout and self.batch:
+        elif readout and oracle.has_readout and self.batch:
             self._inspect_readout(theta)
         else:
             self.penalised = torch.ones(1, len(self.flattening), dtype=torch.bool, device=self.flattening.device)

@@ -21,6 +21,7 @@ from ..kernels.arrays import as_tensor
 from ..oracle import Enumerable, Oracle
 from ..parts import Parts, as_tuple, map_parts, pack_like
 from ..relaxation import Relaxation
+from ..relaxations.sparsemap import SparseMAP
 from .comparisons import CheckFailed
 from .enumeration import Enumeration
 from .theta_families import FAMILIES, forbid, instance, magnitude, normal
@@ -302,7 +303,8 @@ class Case:
 
     def determined_parts(self, mean: Parts) -> Parts:
         """Return the parts of a mean that its relaxation determines also at ties: those with a penalty."""
-        is_readout = getattr(self.target.relaxation, "penalty", "all") == "readout"
+        relaxation = self.target.relaxation
+        is_readout = isinstance(relaxation, SparseMAP) and relaxation.penalises_readout(self.oracle, self.theta)
         return self.oracle.readout(mean) if is_readout else mean
 
     @functools.cached_property

@@ -399,7 +399,7 @@ def test_a_surrogate_gradient_makes_no_loss():
 def test_sparsemap_is_the_default_and_options_go_through():
     loss = FenchelYoungLoss("arborescence", single_root=True, temperature=0.5, cost="hamming")
     assert repr(loss) == (
-        "FenchelYoungLoss(oracle=Arborescence(single_root=True), relaxation=SparseMAP(penalty='all', temperature=0.5, "
+        "FenchelYoungLoss(oracle=Arborescence(single_root=True), relaxation=SparseMAP(penalty='auto', temperature=0.5, "
         "tolerance=0.05, max_iter=1000, on_failure='warn'), cost=hamming, reduction='mean')"
     )
 

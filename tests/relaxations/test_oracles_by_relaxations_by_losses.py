@@ -144,7 +144,9 @@ def test_lengths_all_shorter_than_the_padding(example: Example, relaxation: str)
     for lengths in example.lengths:
         structures = example.listing(lengths)
         theta = draw(example)
-        mean = relax(theta, example.oracle(), get_relaxation(relaxation).exact(), lengths=[lengths] * BATCH)
+        options = {"penalty": "all"} if relaxation == "sparsemap" else {}
+        exact = get_relaxation(relaxation, **options).exact()
+        mean = relax(theta, example.oracle(), exact, lengths=[lengths] * BATCH)
         for b in range(BATCH):
             for a, e in zip(row(mean, b), SOLVED[relaxation](row(theta, b), structures), strict=True):
                 np.testing.assert_allclose(a, e, atol=1e-6)
@@ -157,13 +159,29 @@ def test_sparsemap_is_the_projection(example: Example, scale: float, holes: bool
     theta = draw(example, scale=scale)
     if holes:
         theta = with_holes(example, theta)
-    solution = infer(theta, example.oracle(), "sparsemap", tolerance=0)
+    solution = infer(theta, example.oracle(), "sparsemap", penalty="all", tolerance=0)
     assert solution.converged.all()
     for b in range(BATCH):
         for a, e in zip(
             row(solution.mean, b), enumerators.projection(row(theta, b), example.listing(None)), strict=True
         ):
             np.testing.assert_allclose(a, e, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 5.0])
+@oracle_examples.parametrize(lambda example: example.listing is not None and example.oracle().has_readout)
+def test_sparsemap_penalises_the_readout_of_counts(example: Example, scale: float) -> None:
+    theta, oracle = draw(example, scale=scale), example.oracle()
+    counts = not oracle.has_binary_parts(theta)
+    for mean in (relax(theta, oracle, "sparsemap", tolerance=0), infer(theta, oracle, "sparsemap", tolerance=0).mean):
+        penalised = oracle.readout_transpose(oracle.readout(mean), theta) if counts else mean
+        gradient = map_parts(torch.sub, theta, penalised)
+        for b in range(BATCH):
+            hull = enumerators.projection(row(mean, b), example.listing(None))
+            for a, e in zip(row(mean, b), hull, strict=True):
+                np.testing.assert_allclose(a, e, atol=1e-6)
+            reached = enumerators.score(row(gradient, b), row(mean, b))
+            assert enumerators.best(row(gradient, b), example.listing(None)) <= reached + 1e-6
 
 
 @costs
