@@ -141,7 +141,9 @@ class SparseMAP(WeightedMeanRelaxation):
         if is_program:
             exact = self.tolerance < _EXACT_FLOW_TOLERANCE
             options["tolerance"] = _FLOW_TOLERANCE if exact else min(self.tolerance, _FLOW_TOLERANCE)
-            return project_flow(cast(Any, oracle), scaled, readout=readout, exact=exact, **options)
+            return project_flow(
+                cast(Any, oracle), scaled, readout=readout, accepted=self.tolerance, exact=exact, **options
+            )
         return None
 
     def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:

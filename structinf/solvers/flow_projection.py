@@ -55,7 +55,14 @@ _LARGE_NEGATIVE = -1e4
 
 
 def project_flow(
-    oracle: HypergraphProgram, theta: Parts, *, readout: bool, tolerance: float, max_iter: int, exact: bool = False
+    oracle: HypergraphProgram,
+    theta: Parts,
+    *,
+    readout: bool,
+    tolerance: float,
+    max_iter: int,
+    accepted: float = 0.0,
+    exact: bool = False,
 ) -> DirectMean | None:
     """Solve max ⟨θ, μ⟩ − ½ ‖R μ‖² over the means μ of the derivations, where R is the identity or the readout.
 
@@ -72,6 +79,9 @@ def project_flow(
         With 0, the gap is down to rounding.
     max_iter : int
         Largest number of Newton steps.
+    accepted : float
+        Bound as ``tolerance`` at which an instance has converged, if larger. Newton steps stop early if scores without
+        a penalty are nearly tied, such as transitions after the first step of Adam from zeros.
     exact : bool
         Whether an instance has converged only if μ is the mean of a face of the flows that is optimal up to rounding.
         With ties, the error of an interior point is the square root of its gap.
@@ -110,8 +120,11 @@ def project_flow(
         plan = _plan_of(oracle, graph, problem)
         graph, flat, goal = oracle._graph_parts_goals(flattening.as_parts(problem.theta))
         flat = _without_useless_parts(oracle, problem, flat, graph.size_of(goal))
-        solution = _solve(plan, flat, plan.node_of[goal.numpy()], 0.5 * tolerance**2, max_iter)
+        nodes = plan.node_of[goal.numpy()]
+        solution = _solve(plan, flat, nodes, 0.5 * tolerance**2, max_iter)
         check_feasible(solution.value, f"structure of {oracle.label()}")
+        largest = torch.from_numpy(plan.squares[nodes])
+        limit = torch.maximum(solution.target, (0.5 * accepted**2) * largest)
 
     def vjp(cotangent: Parts) -> Parts:
         with torch.no_grad():
@@ -121,7 +134,7 @@ def project_flow(
         mean=flattening.unflatten(solution.mean),
         value=solution.value.to(flattening.dtype),
         gap=solution.gap.to(flattening.dtype),
-        converged=solution.exact if exact else solution.gap <= solution.target,
+        converged=solution.exact if exact else solution.gap <= limit,
         vjp=vjp,
     )
 

@@ -133,3 +133,16 @@ def test_the_report_names_the_index_in_the_batch() -> None:
     object.__setattr__(relaxation, "_run_direct_solver", lambda *_: direct)
     with pytest.raises(si.ConvergenceError, match=r"1 of 6 instances .* the worst at batch index 5"):
         relaxation.mean(si.get_oracle("assignment"), theta)
+
+
+def test_nearly_tied_transitions_need_no_oracle_calls():
+    """After the first step of Adam from zeros, transitions differ by rounding errors, or by the step."""
+    generator = torch.Generator().manual_seed(0)
+    unary = 0.1 * torch.randn(12, 6, generator=generator, dtype=torch.float64)[
+        torch.randint(12, (8, 20), generator=generator)
+    ]
+    tied = 0.03 * torch.randn(6, 6, generator=generator, dtype=torch.float64).sign()
+    near = tied + 1e-7 * torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    found = si.relax((unary, near), "chain", SparseMAP(max_iter=1, on_failure="raise"))[0]
+    expected = si.relax((unary, tied), "chain", "sparsemap", tolerance=0)[0]
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
