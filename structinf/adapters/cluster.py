@@ -53,7 +53,7 @@ def joblib_package() -> Any:
         import cloudpickle  # noqa: F401
         import joblib
     except ImportError:
-        raise UnsupportedError("si.parallel needs joblib; install it by pip install 'structinf[parallel]'") from None
+        raise UnsupportedError("si.parallel needs joblib; run pip install joblib cloudpickle") from None
     return joblib
 
 
@@ -62,12 +62,12 @@ def backend_context(backend: str | None) -> contextlib.AbstractContextManager[An
     if backend is None or backend in LOCAL_BACKENDS:
         return contextlib.nullcontext()
     if backend == "dask" and importlib.util.find_spec("distributed") is None:
-        raise UnsupportedError("""backend="dask" needs distributed; install it by pip install 'structinf[dask]'""")
+        raise UnsupportedError("""backend="dask" needs distributed; run pip install joblib cloudpickle distributed""")
     if backend == "ray":
         try:
             importlib.import_module("ray.util.joblib").register_ray()
         except ImportError:
-            raise UnsupportedError("""backend="ray" needs ray; install it by pip install 'structinf[ray]'""") from None
+            raise UnsupportedError("""backend="ray" needs ray; run pip install joblib cloudpickle ray""") from None
     return joblib_package().parallel_config(backend=backend)
 
 

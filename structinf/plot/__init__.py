@@ -28,7 +28,7 @@ try:
     import matplotlib  # noqa: F401
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "structinf.plot needs matplotlib: pip install 'structinf[plot]'", name="matplotlib"
+        "structinf.plot needs matplotlib; run pip install matplotlib", name="matplotlib"
     ) from error
 
 from .alignments import alignment

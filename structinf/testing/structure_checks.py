@@ -15,7 +15,7 @@ from ..oracle import EntropyProjectable, Enumerable, Factorized, KBest, Oracle, 
 from ..parts import Parts, as_tuple, inner_product, map_parts, pack_like
 from .cases import Case
 from .check import Check, add_check
-from .comparisons import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors
+from .comparisons import NotApplicable, attach_case_to_errors, expect, expect_close, expect_equal, fail, named_tensors
 from .enumeration import Enumeration, nearest_point_of_hull, row_group_ids, rows_of_parts, to_float64_cpu
 from .finite_differences import expect_derivative
 from .theta_families import instance, magnitude
@@ -130,7 +130,8 @@ def optimal_among_answers(case: Case) -> None:
     tolerance = case.rounding_error((flat_theta.abs() @ flat_y.abs().T).amax(1))
     for i in (best > scores.diagonal() + tolerance).nonzero()[:, 0].tolist():
         shown = f"{_as_text(instance(y, int(other[i])))}, its answer for other scores, has {best[i].item():.9g}"
-        fail(f"argmax of {_as_text(instance(theta, i))} has the score {scores[i, i].item():.9g}, but {shown}")
+        with attach_case_to_errors(case.with_tensors(as_tuple(instance(theta, i)))):
+            fail(f"argmax of {_as_text(instance(theta, i))} has the score {scores[i, i].item():.9g}, but {shown}")
 
 
 @add_check(ORACLE_CHECKS, families=("forbidden", "forbidden ties", "forbidden large"))
@@ -396,7 +397,9 @@ def _expect_no_mixture(case: Case, y: Parts) -> None:
         gain, direction = (1, "y − 1") if costs else (2, "2y − 1")
         own = [gain * t - 1 if flag else torch.zeros_like(t) for t, flag in zip(as_tuple(y), indicator, strict=True)]
         again = case.oracle.argmax(case.with_tensors(own).theta)
-        for name, a, t, flag in named_tensors(f"argmax at its own direction {direction}", again, y, indicator):
+        what = f"for y = argmax(theta), only y is best at the scores {direction}, but argmax returns another structure. "
+        what += "Does argmax return means, or minimise? Its result"
+        for name, a, t, flag in named_tensors(what, again, y, indicator):
             if flag:
                 expect_equal(a, a * t if costs else t, name)
     if all(bool((t == t.round()).all()) for t in as_tuple(y)):

@@ -41,7 +41,7 @@ def load_cp_model() -> Any:
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
-        raise ImportError("CP-SAT needs ortools; run pip install 'structinf[solvers]'") from error
+        raise ImportError("CP-SAT needs ortools; run pip install ortools") from error
     return cp_model
 
 
