@@ -397,7 +397,9 @@ def _expect_no_mixture(case: Case, y: Parts) -> None:
         gain, direction = (1, "y − 1") if costs else (2, "2y − 1")
         own = [gain * t - 1 if flag else torch.zeros_like(t) for t, flag in zip(as_tuple(y), indicator, strict=True)]
         again = case.oracle.argmax(case.with_tensors(own).theta)
-        what = f"for y = argmax(theta), only y is best at the scores {direction}, but argmax returns another structure. "
+        what = (
+            f"for y = argmax(theta), only y is best at the scores {direction}, but argmax returns another structure. "
+        )
         what += "Does argmax return means, or minimise? Its result"
         for name, a, t, flag in named_tensors(what, again, y, indicator):
             if flag:

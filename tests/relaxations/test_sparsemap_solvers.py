@@ -138,9 +138,10 @@ def test_the_report_names_the_index_in_the_batch() -> None:
 def test_nearly_tied_transitions_need_no_oracle_calls():
     """After the first step of Adam from zeros, transitions differ by rounding errors, or by the step."""
     generator = torch.Generator().manual_seed(0)
-    unary = 0.1 * torch.randn(12, 6, generator=generator, dtype=torch.float64)[
-        torch.randint(12, (8, 20), generator=generator)
-    ]
+    unary = (
+        0.1
+        * torch.randn(12, 6, generator=generator, dtype=torch.float64)[torch.randint(12, (8, 20), generator=generator)]
+    )
     tied = 0.03 * torch.randn(6, 6, generator=generator, dtype=torch.float64).sign()
     near = tied + 1e-7 * torch.randn(6, 6, generator=generator, dtype=torch.float64)
     found = si.relax((unary, near), "chain", SparseMAP(max_iter=1, on_failure="raise"))[0]

@@ -91,7 +91,7 @@ def _ortools() -> Any:
     try:
         from ortools.graph.python import min_cost_flow
     except ImportError as error:
-        raise ImportError("solver=\"ortools\" needs ortools; run pip install ortools") from error
+        raise ImportError('solver="ortools" needs ortools; run pip install ortools') from error
     return min_cost_flow
 
 
