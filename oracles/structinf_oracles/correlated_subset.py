@@ -20,7 +20,7 @@ from .common.subsets import (
     check_size_option,
     check_sizes,
     cost_of_wrong_elements,
-    elements_in_use,
+    elements_within,
     index_by_size,
     largest_size,
     single_size,
@@ -127,11 +127,12 @@ class CorrelatedSubset(HypergraphProgram):
         check_sizes(self, unary)
 
     def valid_parts(self, theta: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor] | None:
-        unary, pair = theta
         lengths = self.bound.get("lengths")
         if lengths is None:
             return None
-        return elements_in_use(lengths, unary), elements_in_use(lengths - 1, pair)  # pyright: ignore[reportReturnType]
+        used = elements_within(lengths, theta[0].shape[1])
+        of_elements, of_pairs = (used if len(t) == len(used) else used.any(0, keepdim=True) for t in theta)
+        return of_elements, of_pairs[:, 1:]
 
     def readout(self, y: Parts) -> Tensor:
         """Return the indicators of the elements."""

@@ -25,6 +25,7 @@ from .common.subsets import (
     check_sizes,
     cost_of_wrong_elements,
     elements_in_use,
+    fits_kernel,
     index_by_size,
     largest_size,
     mask_unusable_cells,
@@ -150,8 +151,15 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         return cost_of_wrong_elements(y)
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch d"]:
+        theta, lengths = theta.detach(), self.bound.get("lengths")
+        if fits_kernel(lengths, theta):
+            from .kernels.subset import triton_top_k
+
+            taken, usable = triton_top_k.highest(self._rows(theta), self._size(theta), lengths, at_most=self.at_most)
+            self._check_enough(usable)
+            return taken
         if theta.is_cpu:
-            return self._highest(mask_unusable_cells(self.bound.get("lengths"), theta))
+            return self._highest(mask_unusable_cells(lengths, theta))
         scores = self._scores(theta)
         if self.at_most:
             scores = torch.where(scores > 0, scores, -torch.inf)
@@ -198,9 +206,20 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
 
         Raises InfeasibleError if fewer elements remain than a subset needs.
         """
-        scores = mask_unusable_cells(self.bound.get("lengths"), theta)
-        self._check_enough((scores > -torch.inf).sum(1))
-        return scores if "k" not in self.bound else scores.expand(len(self.bound["k"]), -1)
+        lengths = self.bound.get("lengths")
+        if fits_kernel(lengths, theta):
+            from .kernels.subset import triton_top_k
+
+            scores, usable = triton_top_k.usable(theta, lengths)
+        else:
+            scores = mask_unusable_cells(lengths, theta)
+            usable = (scores > -torch.inf).sum(1)
+        self._check_enough(usable)
+        return self._rows(scores)
+
+    def _rows(self, scores: Tensor) -> Tensor:
+        """Return the scores with a row for each k of the instance data."""
+        return scores.expand(len(self.bound["k"]), -1) if "k" in self.bound else scores
 
     def _check_enough(self, usable: Tensor) -> None:
         """Raise InfeasibleError if an instance has fewer ``usable`` elements (B,) than a subset needs."""

@@ -8,13 +8,15 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from structinf.deferred_checks import check_number
+from structinf.deferred_checks import check_data_later, check_number, skips_checks
 from structinf.dp import Hypergraph
 from structinf.errors import InvalidInputError
+from structinf.kernels.gpu import uses_triton
 from structinf.oracle import Oracle
 from structinf.shapes import Bool, Float, Int
-from structinf.validation import check_instances, check_lengths, check_natural
+from structinf.validation import check_instances, check_lengths, check_lengths_later, check_natural
 
 from .labels import reject_labels
 
@@ -24,6 +26,8 @@ __all__ = [
     "check_sizes",
     "cost_of_wrong_elements",
     "elements_in_use",
+    "elements_within",
+    "fits_kernel",
     "index_by_size",
     "largest_size",
     "mask_unusable_cells",
@@ -71,8 +75,9 @@ def index_by_size(oracle: Oracle, graph: Hypergraph) -> Tensor | None:
     if k is None:
         return lengths
     length, most = (size - 1 for size in graph.goals.shape)
-    whole = torch.full_like(k, length) if lengths is None else lengths.to(k.device)
-    return torch.stack([whole, k.clamp(max=most)], 1)
+    if most == length:  # a larger k allows all elements
+        k = k.clamp(max=most)
+    return pad(k.unsqueeze(1), (1, 0), value=length) if lengths is None else torch.stack([lengths.to(k.device), k], 1)
 
 
 def check_sizes(oracle: Oracle, theta: Tensor, *, at_most: bool = False) -> None:
@@ -93,8 +98,13 @@ def check_sizes(oracle: Oracle, theta: Tensor, *, at_most: bool = False) -> None
     check_lengths_within(lengths, 0, size)
     if lengths is not None and len(lengths) != len(k):
         raise InvalidInputError(f"lengths and k must be given for the same batch, got {len(lengths)} and {len(k)}")
-    most = torch.full_like(k, size) if lengths is None else lengths
-    check_number(((k < 0) | ((k > most) & (not at_most))).any(), operator.not_, partial(_reject_sizes, k, most))
+    if skips_checks(k) or (lengths is None and not at_most and check_lengths_later(k, 0, size)):
+        return
+    most = size if lengths is None else lengths
+    wrong = k < 0 if at_most else (k < 0) | (k > most)
+    number = wrong.sum(dtype=torch.float64)  # joined with the numbers of other checks in one launch
+    if not check_data_later(number, operator.not_):
+        check_number(number, operator.not_, partial(_reject_sizes, k, wrong, most))
 
 
 def check_lengths_within(lengths: Tensor | None, least: int, size: int) -> None:
@@ -103,10 +113,11 @@ def check_lengths_within(lengths: Tensor | None, least: int, size: int) -> None:
         check_lengths(lengths, least, size, f"k = {least} of up to d = {size} elements")
 
 
-def _reject_sizes(k: Tensor, most: Tensor) -> None:
-    index = int(((k < 0) | (k > most)).nonzero()[0, 0])
+def _reject_sizes(k: Tensor, wrong: Tensor, most: int | Tensor) -> None:
+    index = int(wrong.nonzero()[0, 0])
+    own = int(most[index]) if isinstance(most, Tensor) else most
     raise InvalidInputError(
-        f"k must lie between 0 and the {int(most[index])} elements in use, got {int(k[index])} at batch index {index}"
+        f"k must lie between 0 and the {own} elements in use, got {int(k[index])} at batch index {index}"
     )
 
 
@@ -117,12 +128,34 @@ def elements_in_use(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows
     """
     if lengths is None:
         return None
-    mask = torch.arange(theta.shape[1], device=lengths.device) < lengths.unsqueeze(1)
-    return mask.any(0, keepdim=True) if len(theta) == 1 else mask
+    mask = elements_within(lengths, theta.shape[1])
+    return mask.any(0, keepdim=True) if len(theta) == 1 != len(lengths) else mask
+
+
+def elements_within(lengths: Tensor, size: int) -> Bool[Tensor, "batch size"]:
+    """Mask the first of ``size`` elements, as many as ``lengths`` (B,)."""
+    if uses_triton(lengths):
+        from structinf.kernels.padding import triton_masks
+
+        return triton_masks.mask((1, size), lengths.device, lengths, columns=0)[:, 0]
+    return torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
+
+
+def fits_kernel(lengths: Tensor | None, theta: Tensor) -> bool:
+    """Return whether the Triton kernel of subsets serves for θ (B, d), without a graph of autograd."""
+    if not uses_triton(theta) or (theta.requires_grad and torch.is_grad_enabled()):
+        return False
+    from ..kernels.subset import triton_top_k
+
+    return triton_top_k.fits(theta) and (lengths is None or len(lengths) == len(theta))
 
 
 def mask_unusable_cells(lengths: Tensor | None, theta: Tensor) -> Float[Tensor, "batch d"]:
     """Return θ with −inf for elements beyond the length."""
+    if lengths is not None and fits_kernel(lengths, theta):
+        from ..kernels.subset import triton_top_k
+
+        return triton_top_k.usable(theta, lengths=lengths)[0]
     mask = elements_in_use(lengths, theta)
     return theta if mask is None else torch.where(mask, theta, -torch.inf)
 
