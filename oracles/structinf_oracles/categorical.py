@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
+from structinf.kernels.gpu import uses_triton
 from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import EntropyProjectable, Enumerable, GibbsOracle, KBest, Projectable, Samplable
-from structinf.regularizers import Regularizer, SquaredL2
+from structinf.regularizers import Negentropy, Regularizer, SquaredL2, smooth_max_value
 from structinf.shapes import Float
 from structinf.smoothing import Smoothable, smooth_argmax, smooth_max
 from structinf.validation import check_count, check_feasible, check_k, check_number, skips_checks
@@ -22,6 +23,8 @@ from .common import capped_simplex
 from .common.labels import agreeing_choices
 
 __all__ = ["Categorical"]
+
+_NEGENTROPY = Negentropy()
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,8 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         return _one_hot(order, theta) * valid.unsqueeze(2), scores, valid
 
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
-        value = logsumexp(theta, 1)
-        _check_feasible(value)
+        value = smooth_max_value(_NEGENTROPY, theta) if uses_triton(theta) else logsumexp(theta, 1)
+        _check_feasible(value.detach())
         return value
 
     def marginals(self, theta: Tensor) -> Float[Tensor, "batch k"]:
