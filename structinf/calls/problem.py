@@ -465,12 +465,16 @@ def _bind_on_device(
     """Return the validated oracle with the data ``bound``, copied to the device of ``form``.
 
     Data given on the CPU are validated there, with ``stand_in`` in place of the scores: reading the device would wait.
-    Lengths on the device are validated by ``checks``, if the call can start again.
+    Lengths on the device are validated by ``checks``, if the call can start again. Data of the oracle on the CPU, such
+    as the default numbers of graphs, are copied too.
     """
+    own = {name: t for name, t in oracle.bound.items() if name not in bound}
+    bound = {**{name: t for name, t in own.items() if t.is_cpu}, **bound}
+    is_bound = any(not t.is_cpu for t in own.values())
     # A check that waits changes the lengths, which must not be those of the user's own binding.
-    waits = contextlib.nullcontext() if oracle.bound else data_checks_wait(checks)
+    waits = contextlib.nullcontext() if is_bound else data_checks_wait(checks)
     device = as_tuple(form)[0].device
-    is_on_cpu = not oracle.bound and all(t.is_cpu for t in bound.values())
+    is_on_cpu = not is_bound and all(t.is_cpu for t in bound.values())
     on_cpu = oracle.bind(**bound) if bound and is_on_cpu else oracle
     if is_on_cpu:
         validate_form(on_cpu, stand_in, batch)

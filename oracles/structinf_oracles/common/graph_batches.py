@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from structinf.dp.paths import DAG
 from structinf.errors import InvalidInputError
 from structinf.oracle import Oracle
 from structinf.shapes import Bool, Int
-from structinf.validation import check_instances
+from structinf.validation import check_instances, check_lengths_later
 
 from .labels import reject_labels
 from .subsets import elements_in_use
@@ -50,6 +51,8 @@ def check_graph_index(oracle: Oracle, theta: Tensor) -> None:
     if index.is_floating_point() or index.dtype is torch.bool:
         raise InvalidInputError(f"graph_index must hold integers, got {index.dtype}")
     check_instances("graph_index", index, len(theta))
+    if check_lengths_later(index, 0, len(graphs) - 1):
+        return
     wrong = (index < 0) | (index >= len(graphs))
     if bool(wrong.any()):
         place = int(wrong.nonzero()[0, 0])
@@ -92,8 +95,12 @@ def edges_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "rows edges"] | 
 
 def counts_of_edges(oracle: Oracle, device: torch.device) -> Tensor:
     """Return the number of edges of the graph of each instance, (B,)."""
-    counts = torch.tensor(graphs_of(oracle).edge_counts, device=device)
-    return counts[oracle.bound["graph_index"].to(device)]
+    return _edge_counts(graphs_of(oracle), device)[oracle.bound["graph_index"].to(device)]
+
+
+@lru_cache(maxsize=64)
+def _edge_counts(graphs: GraphBatch, device: torch.device) -> Tensor:
+    return torch.tensor(graphs.edge_counts, device=device)
 
 
 def numbers_of_nodes(graphs: GraphBatch, option: str, nodes: Any) -> Int[np.ndarray, " graphs"]:
