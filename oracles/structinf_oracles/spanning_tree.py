@@ -25,8 +25,7 @@ from structinf.validation import check_count, check_enumerable, check_feasible, 
 
 from .common.connecting_constraints import connecting_constraints
 from .common.labels import indicators, nonzero_positions, reject_labels
-from .common.scored_edges import ScoredEdges, above_diagonal
-from .kernels.arborescence import dispatch
+from .common.scored_edges import ScoredEdges
 
 if TYPE_CHECKING:
     from .kernels.spanning_tree.sums import Multigraph
@@ -285,44 +284,26 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     # -- sums over trees -------------------------------------------------------------------
 
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
-        from .kernels.spanning_tree import sums
-
-        if self._is_matrix_on_gpu(theta) and not (theta.requires_grad and torch.is_grad_enabled()):
-            value = dispatch.log_partition(*self._both_directions(theta))
-        else:
-            value = sums.log_partition(*self._weighted(theta))
+        sums, scores, graph = self._sums(theta, is_recorded=theta.requires_grad and torch.is_grad_enabled())
+        value = sums.log_partition(scores, graph)
         check_feasible(value, TREE)
         return value.to(theta.dtype)
 
     def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Parts]:
-        from .kernels.spanning_tree import sums
-
         if theta.device.type != "cpu" and not uses_triton(theta):
             return super().log_partition_and_marginals(theta)
-        if self._is_matrix_on_gpu(theta):
-            value, means = dispatch.log_partition_and_marginals(*self._both_directions(theta))
-            means = (means + means.mT).triu_(1)
-        else:
-            value, means = sums.log_partition_and_marginals(*self._weighted(theta))
-            means = self.as_parts(means, theta)
+        sums, scores, graph = self._sums(theta)
+        value, means = sums.log_partition_and_marginals(scores, graph)
         check_feasible(value, TREE)
-        return value.to(theta.dtype), means
+        return value.to(theta.dtype), means if means.ndim == 3 else self.as_parts(means, theta)
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
-        from .kernels.spanning_tree import sums
-
         if theta.device.type != "cpu" and not uses_triton(theta):
             return super().covariance_product(theta, v)
-        if self._is_matrix_on_gpu(theta):
-            arcs, words = self._both_directions(theta)
-            value, product = dispatch.covariance_product(arcs, self._both_directions(v)[0], words)
-            product = (product + product.mT).triu_(1)
-        else:
-            scores, graph = self._weighted(theta)
-            value, product = sums.covariance_product(scores, self.edge_scores(v), graph)
-            product = self.as_parts(product, theta)
+        sums, scores, graph = self._sums(theta)
+        value, product = sums.covariance_product(scores, v if scores.ndim == 3 else self.edge_scores(v), graph)
         check_feasible(value, TREE)
-        return product
+        return product if product.ndim == 3 else self.as_parts(product, theta)
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         from .kernels.spanning_tree import sums
@@ -335,15 +316,20 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         where = edges if self.edges is not None else pad(graph.keys[0], (0, 1))[edges]
         return indicators(where, edges >= 0, theta.shape[1:].numel(), theta).reshape(n, len(scores), *theta.shape[1:])
 
-    def _is_matrix_on_gpu(self, theta: Tensor) -> bool:
-        return self.edges is None and theta.shape[1] > 1 and uses_triton(theta)
+    def _sums(self, theta: Tensor, *, is_recorded: bool = False) -> tuple[Any, Tensor, Any]:
+        """Return the module that computes sums for θ, and its arguments: scores, of edges or (B, n, n), and graphs."""
+        if is_recorded or not uses_triton(theta) or (self.edges is None and theta.shape[1] < 2):
+            from .kernels.spanning_tree import sums
 
-    def _both_directions(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores (n, n) of pairs i < j as arcs in both directions, and the numbers of nodes but the first."""
-        arcs = torch.where(above_diagonal(theta.shape[1], theta.device), theta.detach(), theta.detach().mT)
-        if "lengths" in self.bound:
-            return arcs, self.nodes_in_use(theta) - 1
-        return arcs, torch.full((len(theta),), theta.shape[1] - 1, device=theta.device)
+            return sums, *self._weighted(theta)
+        from .kernels.spanning_tree import triton_sums
+
+        if self.edges is None:
+            return triton_sums, theta, triton_sums.Matrices(self.bound.get("lengths"))
+        index = self.bound["graph_index"].to(theta.device) if self.is_batch else None
+        tables = self.tables_on(theta.device)
+        graphs = triton_sums.EdgeLists(self.most_nodes(theta), *tables, index, self.is_simple(theta))
+        return triton_sums, theta if index is None else theta.expand(len(index), -1), graphs
 
     def _weighted(self, theta: Tensor) -> tuple[Tensor, Multigraph]:
         """Return the scores of the edges in float64, and the graph."""

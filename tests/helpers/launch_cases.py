@@ -26,6 +26,9 @@ def _tags() -> Parts:
     return torch.randn(2, 4, 2, generator=_GENERATOR), torch.randn(1, 2, 2, generator=_GENERATOR)
 
 
+_EDGES = [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (1, 0)]
+_GRAPHS = si.GraphBatch.of([_EDGES, _EDGES[:3]], directed=False)
+
 CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
     "chain": (_tags(), {}, {}),
     "chain with lengths": (_tags(), {}, {"lengths": torch.tensor([4, 3])}),
@@ -50,7 +53,11 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
     "projective_tree": (_scores((3, 3)), {}, {}),
     "projective_tree with lengths": (_scores((4, 4)), {}, {"lengths": torch.tensor([3, 2])}),
     "subset": (_scores((4,)), {"k": 2}, {}),
+    "subset with lengths": (_scores((4,)), {"k": 2}, {"lengths": torch.tensor([4, 3])}),
+    "subset with sizes": (_scores((4,)), {}, {"k": torch.tensor([2, 1])}),
+    "bits with lengths": (_scores((4,)), {}, {"lengths": torch.tensor([4, 3])}),
     "correlated_subset": (_scores((4,), (3,)), {"k": 2}, {}),
+    "correlated_subset with lengths": (_scores((4,), (3,)), {"k": 2}, {"lengths": torch.tensor([4, 3])}),
     "knapsack": (_scores((4,)), {"weights": (1, 2, 3, 2), "capacity": 4}, {}),
     "knapsack with data": (
         _scores((4,)),
@@ -62,6 +69,9 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
     "arborescence with lengths": (_scores((4, 4)), {}, {"lengths": torch.tensor([3, 2])}),
     "assignment": (_scores((3, 3)), {}, {}),
     "spanning_tree": (_scores((4, 4)), {}, {}),
+    "spanning_tree with lengths": (_scores((4, 4)), {}, {"lengths": torch.tensor([4, 3])}),
+    "spanning_tree of edges": (_scores((6,)), {"edges": _EDGES}, {}),
+    "spanning_tree of graphs": (_scores((6,)), {"edges": _GRAPHS}, {"graph_index": torch.tensor([1, 0])}),
     "categorical": (_scores((6,)), {}, {}),
 }
 """The scores, the options of the oracle and the instance data of each case; the name starts with the oracle's name."""

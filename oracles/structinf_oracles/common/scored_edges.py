@@ -161,6 +161,17 @@ class ScoredEdges(Oracle):
             keys, mirrored, pair, edges = (t.unsqueeze(0) for t in self.graph_of(like).tables_on(like.device))
         return keys, mirrored, pair, edges
 
+    def tables_on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return the keys, the pair of each edge and the edges of pairs of :meth:`pairs_of`, and the numbers of nodes.
+
+        The tables have a row for each graph of a batch of graphs. Later calls share the copies on a GPU.
+        """
+        if self.is_batch:
+            keys, _, pair, edges, counts = self._graphs.tables_on(device)
+            return keys, pair, edges, counts
+        keys, _, pair, edges = self.edges.tables_on(device)
+        return keys.unsqueeze(0), pair.unsqueeze(0), edges.unsqueeze(0), None
+
     def find_edges(
         self, instance: np.ndarray, low: np.ndarray, high: np.ndarray, like: Tensor
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from structinf.dp.graph_batch import GraphBatch
 from structinf.errors import InvalidInputError
@@ -93,6 +95,10 @@ class UndirectedBatch:
         edges[graph, place] = np.append(graphs.place_of_edge, graphs.most_edges)[known]
         return forward, mirrored, of_edge, edges
 
+    def tables_on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Return `pairs` and the number of nodes of each graph as tensors that later calls share."""
+        return _tables_on(self.graphs, device)
+
     @cached_property
     def is_simple(self) -> bool:
         """Whether the edges of each graph are sorted and without parallel edges."""
@@ -112,3 +118,8 @@ class UndirectedBatch:
                 f"edges: graph {graph} of the batch must be connected, but no path connects {nodes[0]!r} and "
                 f"{nodes[apart[0] - self.graphs.node_offset[graph]]!r}; add edges between them"
             )
+
+
+@lru_cache(maxsize=64)
+def _tables_on(graphs: GraphBatch, device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(torch.tensor(array, device=device) for array in (*UndirectedBatch(graphs).pairs, graphs.node_counts))

@@ -19,7 +19,8 @@ PROGRAMS = (
     "dtw with lengths", "needleman_wunsch", "needleman_wunsch with lengths", "monotonic_alignment",
     "monotonic_alignment with lengths", "binary_tree", "binary_tree with lengths", "projective_tree",
     "projective_tree with lengths", "correlated_subset", "knapsack", "grid_path", "arborescence",
-    "arborescence with lengths", "spanning_tree",
+    "arborescence with lengths", "spanning_tree", "spanning_tree with lengths", "subset", "subset with lengths",
+    "correlated_subset with lengths", "bits with lengths", "categorical",
 )  # fmt: skip
 DEFAULT = {("chain with lengths", "map"), ("dtw with lengths", "log_partition")}
 DEFAULT |= {("semi_markov with boundaries", call) for call in FORWARD}
@@ -55,7 +56,10 @@ CEILINGS: dict[str, dict[str, tuple[int, int]]] = {
         "loss and backward": (73, 1),
         "loss of labels and backward": (60, 1),
     },
-    "spanning_tree": {"marginals and backward": (19, 1), "loss and backward": (110, 1)},
+    "subset with sizes": {"map": (7, 1), "log_partition": (11, 2), "marginals": (12, 2)},
+    "spanning_tree of edges": {"log_partition": (8, 1), "marginals": (9, 1), "marginals and backward": (17, 1)},
+    "spanning_tree of graphs": {"log_partition": (12, 1), "marginals": (13, 1)},
+    "spanning_tree": {"marginals and backward": (14, 1), "loss and backward": (108, 1)},
 }
 
 
