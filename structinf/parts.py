@@ -18,9 +18,11 @@ from torch import Tensor
 
 from .compile.functorch import check_not_captured
 from .compile.saved_tensors import bypass_saved_tensor_hooks
+from .compile.torch_private import functorch_is_active, has_forward_derivative
 from .deferred_checks import check_number, skips_checks
 from .errors import InvalidInputError
 from .kernels.arrays import LARGE_BYTES, empty
+from .kernels.gpu import uses_triton
 from .shapes import Float
 from .validation.function_values import check_function_values, protocol_error, versions_of
 from .validation.options import check_in_range
@@ -168,10 +170,29 @@ def inner_product(theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
     (B,) Tensor
         The inner products, summed over the tensors of a tuple.
     """
+    if _fits_kernel(as_tuple(theta), as_tuple(y)):
+        from .kernels.padding import triton_products
+
+        return triton_products.inner_products(as_tuple(theta), as_tuple(y))
     total = _row_inner_products(as_tuple(theta)[0], as_tuple(y)[0])
     for t, z in zip(as_tuple(theta)[1:], as_tuple(y)[1:], strict=True):
         total = total + _row_inner_products(t, z)
     return total
+
+
+def _fits_kernel(tensors: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> bool:
+    """Return whether the Triton kernel of inner products serves, without a derivative to record."""
+    if not uses_triton(tensors[0]) or functorch_is_active():
+        return False
+    from .kernels.padding import triton_products
+
+    return len(tensors) <= triton_products.MOST_TENSORS and all(
+        t.dtype in (torch.float32, torch.float64)
+        and t.shape[1:].numel() <= triton_products.MOST_PARTS
+        and not (t.requires_grad and torch.is_grad_enabled())
+        and not has_forward_derivative(t)
+        for t in (*tensors, *others)
+    )
 
 
 def _row_inner_products(t: Tensor, z: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, inner_pr
 from ..regularizers import Regularizer, check_temperature, get_regularizer
 from ..relaxation import missing_ability_reason
 from ..shapes import Float
-from ..smoothing import differentiable_log_partition, log_partition_function
+from ..smoothing import differentiable_log_partition, log_partition_function, triton_alpha
 from ..solution import LOG_VALUE
 from ..solvers.perturbation import repeat_instances
 from ..validation import check_in_range
@@ -168,8 +168,8 @@ def entropy(
 
     def compute(problem: Problem) -> Tensor:
         bound_oracle = problem.oracle
-        with problem.plain_modes():
-            if isinstance(bound_oracle, HypergraphProgram) and not _is_differentiable(problem.theta, omega):
+        with problem.plain_modes(defers_checks=True):
+            if isinstance(bound_oracle, HypergraphProgram) and not _takes_gibbs_formula(problem.theta, omega):
                 with torch.no_grad():
                     entropies = bound_oracle.entropy(problem.theta, omega)
                 return problem.restore(autograd.raise_on_backward(entropies, problem.theta, _walk_message("entropy")))
@@ -270,6 +270,11 @@ def _divide_in_float64(theta: Parts, temperature: float) -> Parts:
 def _is_differentiable(theta: Parts, omega: Regularizer) -> bool:
     """Whether autograd records θ and the distribution is the Gibbs distribution."""
     return omega.alpha == 1 and torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
+
+
+def _takes_gibbs_formula(theta: Parts, omega: Regularizer) -> bool:
+    """Whether the entropy is log Z − ⟨θ, μ⟩: where it is differentiable, and on a GPU, where kernels compute it."""
+    return _is_differentiable(theta, omega) or (omega.alpha == 1 and triton_alpha(theta, omega) is not None)
 
 
 def _walk_message(query: str) -> str:

@@ -81,8 +81,8 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
 def calls_of(case: str) -> dict[str, Callable[[], Any]]:
     """Return calls for scores and instance data on the device.
 
-    The calls are ``map``, ``log_partition``, and ``marginals`` and losses with and without the backward pass. The gold
-    structures of losses are given as parts, or as labels.
+    The calls are ``map``, ``log_partition``, ``entropy``, and ``marginals`` and losses with and without the backward
+    pass. The gold structures of losses are given as parts, or as labels.
 
     Parameters
     ----------
@@ -106,6 +106,7 @@ def calls_of(case: str) -> dict[str, Callable[[], Any]]:
         "map": lambda: si.relax(fixed, oracle, "map", **data),
         "log_partition": lambda: si.log_partition(fixed, oracle, **data),
         "marginals": lambda: si.relax(fixed, oracle, "marginals", **data),
+        "entropy": lambda: si.entropy(fixed, oracle, **data),
         "marginals and backward": backward,
         "loss": lambda: loss(fixed, gold, **data),
         "loss and backward": lambda: loss(leaves, gold, **data).backward(),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from structinf.kernels.padding import triton_masks, triton_padding
+from structinf.kernels.padding import triton_masks, triton_padding, triton_products
 
 
 def test_lengths(compile_launches: Callable[..., Any]) -> None:
@@ -35,3 +35,10 @@ def test_masks(order: str | None, compile_launches: Callable[..., Any]) -> None:
 def test_goals(shape: tuple[int, ...], compile_launches: Callable[..., Any]) -> None:
     table, lengths = torch.zeros(shape, dtype=torch.int64), torch.ones(2, len(shape), dtype=torch.int64)
     compile_launches(lambda: triton_masks.goals(table, lengths))
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.full)])
+def test_inner_products(count: int, dtype: torch.dtype, compile_launches: Callable[..., Any]) -> None:
+    theta, y = torch.ones(2, 3, 4, dtype=dtype), torch.ones(1, 3, 4, dtype=dtype)
+    compile_launches(lambda: triton_products.inner_products([theta] * count, [y] * count))

@@ -28,10 +28,17 @@ DEFAULT |= {("semi_markov with boundaries", call) for call in FORWARD}
 # Launches and synchronisations of other calls. Knapsacks read their instance data once, to build the hypergraph.
 CEILINGS: dict[str, dict[str, tuple[int, int]]] = {
     "chain": {
+        "entropy": (11, 1),
         "marginals and backward": (9, 1),
         "loss and backward": (70, 1),
         "loss of labels and backward": (56, 1),
     },
+    "chain with lengths": {"entropy": (13, 1)},
+    "dtw with lengths": {"entropy": (13, 1)},
+    "needleman_wunsch with lengths": {"entropy": (19, 1)},
+    "binary_tree with lengths": {"entropy": (17, 1)},
+    "spanning_tree with lengths": {"entropy": (15, 1)},
+    "categorical": {"entropy": (12, 1)},
     "semi_markov": {"loss and backward": (103, 1), "loss of labels and backward": (76, 1)},
     "semi_markov with boundaries": {
         "loss and backward": (191, 1),

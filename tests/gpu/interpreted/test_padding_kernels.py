@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import structinf as si
 from launch_counter import LaunchCounter, on_device
 from structinf.autograd.padding import keep_valid
-from structinf.kernels.padding import triton_masks, triton_padding
-from structinf.parts import as_tuple
+from structinf.kernels.padding import triton_masks, triton_padding, triton_products
+from structinf.parts import as_tuple, inner_product
 
 
 def test_copies_and_checks() -> None:
@@ -134,3 +135,47 @@ def test_scores_of_a_call() -> None:
         assert y[0].sum((1, 2)).tolist() == [3.0, 2.0]
         with pytest.raises(si.InvalidInputError, match=r"theta.0. holds NaN at batch index 1, part .2, 0."):
             si.relax(on_device(theta), "chain", "map")
+
+
+def test_inner_products() -> None:
+    """Four pairs of tensors: of many tiles, shared, of one number and of float32, with ±1000 and −inf where y is 0."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [((3, 2, 700), (3, 2, 700)), ((1, 4), (3, 4)), ((3,), (3,)), ((3, 5), (1, 5))]
+    theta = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape, _ in shapes]
+    y = [torch.rand(shape, generator=generator, dtype=torch.float64).round(decimals=1) for _, shape in shapes]
+    theta[1] *= 1000
+    theta[3], y[3][0, 2] = theta[3].float(), 0
+    theta[3][:, 2] = -math.inf
+    expected = sum((t.double().nan_to_num(neginf=0) * z).reshape(3, -1).sum(1) for t, z in zip(theta, y, strict=True))
+    found = inner_product(tuple(theta), tuple(y))
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-12)
+    assert torch.equal(triton_products.inner_products(theta[:1], y[:1])[2:], inner_product(theta[0][2:], y[0][2:]))
+    theta[3][0, 3], y[3][0, 3] = -math.inf, 0.5
+    assert inner_product(tuple(theta), tuple(y)).isneginf().tolist() == [True, False, False]
+    floats = theta[0].float(), y[0].float()
+    assert inner_product(*floats).dtype == torch.float32
+    torch.testing.assert_close(inner_product(*floats).double(), inner_product(theta[0], y[0]), rtol=1e-5, atol=1e-4)
+    assert inner_product(theta[0][:0], y[0][:0]).shape == (0,)
+    assert inner_product(torch.zeros(2, 0), torch.zeros(2, 0)).tolist() == [0, 0]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_inner_products_with_derivatives_take_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_products, "inner_products", None)
+    theta, y = torch.tensor([[1.0, -math.inf]], requires_grad=True), torch.tensor([[2.0, 0.0]])
+    assert torch.autograd.grad(inner_product(theta, y).sum(), theta)[0].tolist() == [[2, 0]]
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(y, torch.ones(1, 2))
+        product = inner_product(torch.ones(1, 2), dual)
+        assert forward_ad.unpack_dual(product).tangent.tolist() == [2]
+    assert torch.func.grad(lambda t: inner_product(t, y).sum())(torch.ones(1, 2)).tolist() == [[2, 0]]
+
+
+@pytest.mark.parametrize("name", ["dtw", "subset"])
+def test_entropies(name: str) -> None:
+    theta = torch.randn(2, *((3, 3) if name == "dtw" else (5,)), generator=torch.Generator().manual_seed(1)).double()
+    theta[0, 0] *= 100
+    oracle = si.get_oracle(name, **({"k": 2} if name == "subset" else {}))
+    y = oracle.enumerate(tuple(theta.shape[1:])).flatten(1)
+    log_p = (theta.flatten(1) @ y.T.double()).log_softmax(1)
+    torch.testing.assert_close(si.entropy(theta, oracle), -(log_p.exp() * log_p).sum(1), rtol=0, atol=1e-12)
