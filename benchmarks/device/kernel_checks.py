@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from benchmarks.device.layers import SIZES, Size
+from benchmarks.device.layers import SIZES, Size, grid_edges
 from structinf.kernels.gpu import backend
 from structinf.noise import get_noise
-from structinf.parts import as_tuple, map_parts, pack_like
+from structinf.parts import as_tuple, map_parts
 from structinf.regularizers import Tsallis
 
 __all__ = ["CHECKS", "perform", "torch_operations"]
@@ -43,7 +43,12 @@ STRUCTURES: Mapping[str, Size] = {
     "chain of steps": Size(((20, 16), (19, 16, 16)), ((3, 2), (2, 2, 2))),
     "semi_markov with boundaries": Size(((60, 5), (60, 2, 5), (40, 5), (5, 5)), ((3, 2), (3, 2, 2), (2, 2), (2, 2))),
     "dtw of 300": Size(((300, 200),), ((3, 4),)),
+    "subset with lengths": SIZES["subset"],
+    "spanning_tree of edges": Size(
+        ((132,),), ((5,),), {"edges": grid_edges(8) + grid_edges(8)[:20]}, {"edges": [*grid_edges(2), (1, 0)]}
+    ),
     "assignment of ties": Size(((60, 100),), ((3, 3),)),
+    "subset of ties": Size(((3000,),), ((5,),), {"k": 800}, {"k": 2}),
     "arborescence of ties": Size(((61, 61),), ((4, 4),)),
     "spanning_tree of ties": Size(((60, 60),), ((4, 4),)),
     "assignment of 90": Size(((100, 90),), ((3, 4),)),
@@ -55,15 +60,19 @@ WITH_LENGTHS = {
     "semi_markov with boundaries": 0,
     "binary_tree": 0,
     "arborescence": 1,
+    "subset with lengths": 0,
 }
 ONLY = {
     "assignment of ties": "map",
+    "subset of ties": "map",
     "arborescence of ties": "map",
     "spanning_tree of ties": "map",
     "assignment of 90": "sinkhorn",
 }
 # No kernel draws their samples or finds their k best structures.
-WITHOUT_DRAWS = ("arborescence", "assignment", "categorical", "spanning_tree", "transportation")
+WITHOUT_DRAWS = (
+    *("arborescence", "assignment", "categorical", "spanning_tree", "spanning_tree of edges", "transportation"),
+)
 # Layers and losses whose passes a CUDA graph can record.
 RECORDED = (
     "chain",
@@ -156,7 +165,7 @@ class _Problem:
 
 
 def _relax(problem: _Problem, relaxation: str, theta: Parts, rows: Tensor | None = None) -> Results:
-    """Return the mean, the product of its Jacobian with a vector, and log Z for marginals."""
+    """Return the mean, the product of its Jacobian with a vector, and log Z and entropies for marginals."""
     device = as_tuple(theta)[0].device
     leaves = map_parts(lambda t: t.detach().clone().requires_grad_(), theta)
     made = RELAXATIONS[relaxation]()
@@ -172,9 +181,9 @@ def _relax(problem: _Problem, relaxation: str, theta: Parts, rows: Tensor | None
     first = torch.autograd.grad(total, as_tuple(leaves))
     results |= {f"gradient {i}": t.detach() for i, t in enumerate(first)}
     if relaxation == "marginals":
-        results["log Z"] = si.log_partition(
-            pack_like([t.detach() for t in as_tuple(leaves)], leaves), problem.oracle, **problem.data(rows)
-        )
+        fixed = map_parts(Tensor.detach, leaves)
+        results["log Z"] = si.log_partition(fixed, problem.oracle, **problem.data(rows))
+        results["entropy"] = si.entropy(fixed, problem.oracle, **problem.data(rows))
     return results
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
+from benchmarks.device.layers import grid_edges
 
 __all__ = ["PEERS", "ROWS", "Row", "Size", "Work"]
 
@@ -142,6 +143,16 @@ def _subset(device: str, batch: int, n: int, k: int) -> Work:
     return _forward_and_backward(si.Layer(si.get_oracle("subset", k=k), "marginals"), _normal(device, batch, n))
 
 
+def _best_subset(device: str, batch: int, n: int, k: int) -> Work:
+    return _forward(si.Layer(si.get_oracle("subset", k=k), "map"), _normal(device, batch, n))
+
+
+def _edge_list(device: str, batch: int, n: int) -> Work:
+    edges = grid_edges(n)
+    layer = si.Layer(si.get_oracle("spanning_tree", edges=edges), "marginals")
+    return _forward_and_backward(layer, _normal(device, batch, len(edges)))
+
+
 def _arborescence(device: str, batch: int, n: int) -> Work:
     theta = _normal(device, batch, n + 1, n + 1)
     return _forward_and_backward(lambda t: si.log_partition(t, "arborescence"), theta)
@@ -214,6 +225,10 @@ ROWS: Mapping[str, Row] = {
     ),
     "subset and gradient": Row(
         _subset, {"n": 100, "k": 10}, {"n": 4, "k": 2}, lambda n, k: n, lambda n, k: 2 * n * k, passes=4
+    ),
+    "subset argmax": Row(_best_subset, {"n": 1000, "k": 100}, {"n": 4, "k": 2}, paths=("triton", "torch", "cpu")),
+    "spanning trees of a grid and gradient": Row(
+        _edge_list, {"n": 6}, {"n": 2}, lambda n: n * n, lambda n: n**6 // 3, passes=4
     ),
     "arborescence log Z and gradient": Row(
         _arborescence, _SQUARE, _SMALL, lambda n: n, lambda n: (n + 1) * n, passes=2

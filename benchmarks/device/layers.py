@@ -12,7 +12,7 @@ from torch import Tensor
 import structinf as si
 from structinf.parts import as_tuple, map_parts
 
-__all__ = ["SIZES", "Size", "combinations", "make"]
+__all__ = ["SIZES", "Size", "combinations", "grid_edges", "make"]
 
 BATCH = 32
 
@@ -27,7 +27,7 @@ class Size:
     quick_options: Mapping[str, Any] | None = None
 
 
-def _grid(n: int) -> list[tuple[int, int]]:
+def grid_edges(n: int) -> list[tuple[int, int]]:
     """Return the edges to the right and down between n × n nodes."""
     right = [(n * i + j, n * i + j + 1) for i in range(n) for j in range(n - 1)]
     return right + [(n * i + j, n * (i + 1) + j) for i in range(n - 1) for j in range(n)]
@@ -45,13 +45,13 @@ SIZES: Mapping[str, Size] = {
     "categorical": Size(_one(1000), _one(3)),
     "chain": Size(((50, 10), (10, 10)), ((3, 2), (2, 2))),
     "correlated_subset": Size(((50,), (49,)), ((4,), (3,)), {"k": 5}, {"k": 2}),
-    "dag_path": Size(_one(40), _one(4), {"graph": _grid(5)}, {"graph": _grid(2)}),
+    "dag_path": Size(_one(40), _one(4), {"graph": grid_edges(5)}, {"graph": grid_edges(2)}),
     "dtw": Size(_one(50, 50), _one(2, 3)),
     "flow": Size(
         _one(40),
         _one(4),
-        {"graph": _grid(5), "supplies": {0: 2, 24: -2}},
-        {"graph": _grid(2), "supplies": {0: 1, 3: -1}},
+        {"graph": grid_edges(5), "supplies": {0: 2, 24: -2}},
+        {"graph": grid_edges(2), "supplies": {0: 1, 3: -1}},
     ),
     "grid_path": Size(_one(12, 12), _one(2, 3)),
     "knapsack": Size(
@@ -63,8 +63,8 @@ SIZES: Mapping[str, Size] = {
     "path": Size(
         _one(40),
         _one(4),
-        {"graph": _grid(5), "source": 0, "target": 24},
-        {"graph": _grid(2), "source": 0, "target": 3},
+        {"graph": grid_edges(5), "source": 0, "target": 24},
+        {"graph": grid_edges(2), "source": 0, "target": 3},
     ),
     "projective_tree": Size(_one(21, 21), _one(3, 3)),
     "ranking": Size(_one(100), _one(3)),
