@@ -35,9 +35,11 @@ __all__ = ["SpanningTree"]
 TREE = "spanning tree"
 
 # On a GPU, one program finds the best tree of a matrix, for all instances at once, with 2 µs for each node by the
-# latency of its reductions. Borůvka's algorithm takes about 250 launches for lists of edges of 1,000 nodes, 1 to 2 ms.
-# Both limits follow from these estimates; no GPU was at hand to measure them.
+# latency of its reductions. Lists of edges become matrices, with 12 bytes for each pair of nodes, 400 MB at most.
+# Borůvka's algorithm takes about 250 launches for lists of edges of 1,000 nodes, 1 to 2 ms. All limits follow from
+# these estimates; no GPU was at hand to measure them.
 MOST_ON_GPU = 512
+MOST_PAIRS_ON_GPU = 2**25
 FEWEST_EDGES_ON_GPU = 100_000
 
 
@@ -78,7 +80,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     Notes
     -----
     ``argmax`` is Prim's algorithm for matrices, in O(n²), and Borůvka's algorithm for lists of edges, in O(E log n).
-    Of edges with equal scores, both take the first in order. On a GPU, matrices of at most 512 nodes and batches of at
+    Of edges with equal scores, both take the first in order. On a GPU, graphs of at most 512 nodes and batches of at
     least 100,000 edges stay there; other scores are copied to the CPU. ``topk`` is Gabow's algorithm, in O(E) for each
     tree after sorting the edges, up to a factor that grows like the inverse Ackermann function.
 
@@ -217,20 +219,24 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def _argmax_on_device(self, theta: Tensor) -> Tensor | None:
         """Return the best trees without a copy to the CPU; None where the CPU is faster, or for other devices."""
-        if self.edges is None:
-            if theta.shape[1] > MOST_ON_GPU or not uses_triton(theta):
-                return None
+        nodes = self.most_nodes(theta)
+        batch = len(self.bound["graph_index"]) if self.is_batch else len(theta)
+        is_small = nodes <= MOST_ON_GPU and (self.edges is None or batch * nodes**2 <= MOST_PAIRS_ON_GPU)
+        if is_small and uses_triton(theta):
             from .kernels.spanning_tree import triton_prim
 
-            trees, feasible = triton_prim.argmax(theta, self.nodes_in_use(theta))
+            if self.edges is None:
+                trees, feasible = triton_prim.argmax(theta, self.nodes_in_use(theta))
+            else:
+                _, scores, graphs = self._sums(theta.detach())
+                trees, feasible = triton_prim.argmax_of_edges(scores, graphs)
+        elif self.edges is None or theta.numel() < FEWEST_EDGES_ON_GPU or theta.is_cpu:
+            return None
         else:
-            if theta.numel() < FEWEST_EDGES_ON_GPU or theta.is_cpu:
-                return None
             from .kernels.spanning_tree import torch_boruvka
 
             theta = self.without_padding(theta.detach())
-            graph = self.ends_on(theta), self.most_nodes(theta), self.nodes_in_use(theta)
-            trees, feasible = torch_boruvka.boruvka(theta, *graph)
+            trees, feasible = torch_boruvka.boruvka(theta, self.ends_on(theta), nodes, self.nodes_in_use(theta))
         check_feasible(feasible, TREE)
         return trees
 

@@ -11,7 +11,7 @@ import torch
 import structinf as si
 from structinf_oracles import spanning_tree
 from structinf_oracles.kernels.arborescence import dispatch
-from structinf_oracles.kernels.spanning_tree import triton_sums
+from structinf_oracles.kernels.spanning_tree import triton_prim, triton_sums
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +42,7 @@ def test_sums_of_edge_lists(compile_launches: Callable[..., Any], edges: Any, dt
     def run() -> None:
         triton_sums.log_partition_and_marginals(scores, graphs)
         triton_sums.covariance_product(scores, theta[:1], graphs)
+        triton_prim.argmax_of_edges(scores, graphs)
 
     compile_launches(run)
 

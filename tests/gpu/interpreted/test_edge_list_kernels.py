@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import structinf as si
-from structinf_oracles.kernels.spanning_tree import triton_sums
+from structinf_oracles.kernels.spanning_tree import triton_prim, triton_sums
+from structinf_oracles.kernels.spanning_tree.argmax import boruvka
 
 INF = math.inf
 SQUARE = [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]
@@ -72,7 +74,32 @@ def test_a_graph_of_each_instance() -> None:
     oracle = si.get_oracle("spanning_tree", edges=batch).bind(graph_index=torch.tensor([2, 2, 0, 1]))
     check(oracle, draw(4, 5), draw(4, 5), [lists[i] for i in (2, 2, 0, 1)])
     alone = si.get_oracle("spanning_tree", edges=single)
+    assert alone.argmax(torch.zeros(2, 0)).shape == (2, 0)
     check(alone, draw(2, 0), draw(1, 0), [[], []])
+
+
+@pytest.mark.parametrize(
+    "kind", ["ties", "forbidden", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("normal", "thousands"))]
+)
+def test_best_trees(kind: str) -> None:
+    theta = draw(6, 8)
+    if kind != "normal":
+        theta = theta.round()
+    if kind in ("forbidden", "thousands"):
+        theta = theta.masked_fill(draw(6, 8).roll(1, 1) < -0.5, -INF) * (1000 if kind == "thousands" else 1)
+    if kind == "forbidden":
+        theta[3, [2, 3]] = -INF  # no other edge reaches node 3
+    batch = si.GraphBatch.of([PARALLEL, SQUARE[::-1], [(0, 1), (0, 1)]], directed=False)
+    of_graphs = si.get_oracle("spanning_tree", edges=batch).bind(graph_index=torch.tensor([0, 2, 1, 0, 0, 2]))
+    for oracle in (si.get_oracle("spanning_tree", edges=PARALLEL), of_graphs):
+        _, scores, lists = oracle._sums(theta)
+        y, feasible = triton_prim.argmax_of_edges(scores, lists)
+        expected, found = np.zeros(theta.shape), np.empty(6, np.bool_)
+        padded = oracle.without_padding(theta).numpy()
+        boruvka(0, 6, padded, oracle.ends_of(theta), oracle.nodes_in_use(theta).numpy(), expected, found)
+        assert feasible.tolist() == found.tolist()
+        assert torch.equal(y[feasible], torch.from_numpy(expected)[feasible])
+    assert kind != "forbidden" or not feasible[3]
 
 
 def test_calls_and_their_derivatives() -> None:
@@ -86,6 +113,9 @@ def test_calls_and_their_derivatives() -> None:
     for found, other in zip(torch.autograd.grad(mean, theta, v), torch.autograd.grad(expected, theta, v), strict=True):
         torch.testing.assert_close(found, other, **EXACT)
     assert si.relax(theta.detach().float(), oracle, "marginals").dtype == torch.float32
+    best = trees[scores.argmax(1)]
+    assert torch.equal(si.relax(theta.detach(), oracle, "map"), best)
+    assert si.relax(theta.detach()[:0], oracle, "map").shape == (0, 8)
     assert si.relax(theta.detach()[:0], oracle, "marginals").shape == (0, 8)
     forbidden = theta.detach().clone()
     forbidden[1, [2, 3]] = -INF  # no other edge reaches node 3

@@ -23,6 +23,7 @@ from ..arborescence import dispatch
 __all__ = [
     "EdgeLists",
     "Matrices",
+    "best_of_pairs",
     "covariance_product",
     "log_partition",
     "log_partition_and_marginals",
@@ -87,6 +88,30 @@ def covariance_product(scores: Tensor, v: Tensor, graphs: Graphs) -> tuple[Tenso
     return value, arcs.to_edges(means, product)
 
 
+def best_of_pairs(scores: Tensor, graphs: EdgeLists) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the best edge of each pair of nodes, the first of several, in both triangles of matrices.
+
+    Parameters
+    ----------
+    scores : (B, E) Tensor
+        The scores of the edges.
+    graphs : EdgeLists
+        The graphs.
+
+    Returns
+    -------
+    best : (B, n, n) float64 Tensor
+        The scores of the edges, −inf for pairs without an edge.
+    edges : (B, n, n) int32 Tensor
+        The numbers of the edges, undefined where the score is −inf.
+    counts : (B,) int64 Tensor
+        The numbers of nodes.
+    """
+    edges = torch.empty(len(scores), *[max(graphs.nodes, 2)] * 2, dtype=torch.int32, device=scores.device)
+    arcs = _ArcsOfLists(scores, None, graphs, edges)
+    return arcs.scores, edges, arcs.words
+
+
 def _arcs_of(scores: Tensor, v: Tensor | None, graphs: Graphs) -> _ArcsOfLists | _ArcsOfMatrices:
     if isinstance(graphs, Matrices):
         return _ArcsOfMatrices(scores, v, graphs)
@@ -116,9 +141,12 @@ def _mirrored(x: Tensor, lengths: Tensor | None = None, words: Tensor | None = N
 
 
 class _ArcsOfLists:
-    """The scores of all arcs, (B, n, n) in float64, the numbers of nodes but the first, and the arcs of v̄."""
+    """The scores of all arcs, (B, n, n) in float64, the numbers of nodes but the first, and the arcs of v̄.
 
-    def __init__(self, scores: Tensor, v: Tensor | None, graphs: EdgeLists) -> None:
+    With ``choices`` (B, n, n), the scores are those of the best edges, and ``words`` counts all nodes.
+    """
+
+    def __init__(self, scores: Tensor, v: Tensor | None, graphs: EdgeLists, choices: Tensor | None = None) -> None:
         self.of_edges, self.graphs = scores.detach().contiguous(), graphs
         self.v = None if v is None else v.detach().to(scores.dtype).expand_as(scores).contiguous()
         self.size = max(graphs.nodes, 2)
@@ -126,7 +154,7 @@ class _ArcsOfLists:
         self.scores = scores.new_full(shape, float("-inf"), dtype=torch.float64)
         self.directions = self.scores if v is None else torch.zeros_like(self.scores)
         self.words = torch.empty(len(scores), dtype=torch.int64, device=scores.device)
-        results = self.scores, None if v is None else self.directions, self.words
+        results = self.scores, None if v is None else self.directions, choices, self.words
         _, pairs, most = graphs.edges_of_pairs.shape
         tables = graphs.index, graphs.keys, graphs.edges_of_pairs, graphs.counts
         sizes = graphs.nodes, self.size, scores.shape[1], pairs, most
@@ -146,10 +174,10 @@ class _ArcsOfLists:
 # A size of 1 stays a variable: as a constant it would not be a tensor, as the conditions below need.
 @triton.jit(do_not_specialize=["nodes", "size", "edges", "pairs", "most"])
 def _merge(
-    scores, v, index, keys, edges_of_pairs, counts, arcs, directions, words, nodes, size, edges, pairs, most,
-    BLOCK: tl.constexpr,
+    scores, v, index, keys, edges_of_pairs, counts, arcs, directions, choices, words, nodes, size, edges, pairs,
+    most, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write log Σ exp of the edges of each pair, and their mean of v, as both arcs of the pair."""
+    """Write log Σ exp of the edges of each pair, and their mean of v, or the best edge, as both arcs of the pair."""
     b = tl.program_id(0).to(tl.int64)
     graph, count = b * 0, nodes
     if index is not None:
@@ -158,34 +186,45 @@ def _merge(
         count = tl.load(counts + graph)
     scores, arcs = scores + b * edges, arcs + b * size * size
     if tl.program_id(1) == 0:
-        # A single node gets a second node, joined by an arc of score 0 without an edge: the only tree.
-        tl.store(words + b, tl.maximum(count - 1, 1).to(tl.int64))
-        tl.store(arcs + 1, tl.zeros([], tl.float64), mask=count < 2)
+        if choices is not None:
+            tl.store(words + b, count.to(tl.int64))
+        else:
+            # A single node gets a second node, joined by an arc of score 0 without an edge: the only tree.
+            tl.store(words + b, tl.maximum(count - 1, 1).to(tl.int64))
+            tl.store(arcs + 1, tl.zeros([], tl.float64), mask=count < 2)
     p = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     key = tl.load(keys + graph * pairs + p, mask=p < pairs, other=-1)
     inside = (key >= 0) & (key < size * size)
     place = edges_of_pairs + (graph * pairs + p) * most
-    top = tl.full([BLOCK], float("-inf"), tl.float64)
-    for m in range(most):
-        e = tl.load(place + m, mask=inside, other=edges)
-        top = tl.maximum(top, tl.load(scores + e, mask=e < edges, other=float("-inf")).to(tl.float64))
-    shift = finite(top)
-    total, moved = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
-    for m in range(most):
-        e = tl.load(place + m, mask=inside, other=edges)
-        share = tl.exp(tl.load(scores + e, mask=e < edges, other=float("-inf")).to(tl.float64) - shift)
-        total += share
-        if v is not None:
-            moved += share * tl.load(v + b * edges + e, mask=e < edges, other=0.0).to(tl.float64)
     mirrored = key % size * size + key // size
-    value = shift + log_of_positive(total)
+    top, best = tl.full([BLOCK], float("-inf"), tl.float64), tl.zeros([BLOCK], tl.int32)
+    for m in range(most):
+        e = tl.load(place + m, mask=inside, other=edges)
+        score = tl.load(scores + e, mask=e < edges, other=float("-inf")).to(tl.float64)
+        best = tl.where(score > top, e.to(tl.int32), best)
+        top = tl.where(score > top, score, top)
+    value = top
+    if choices is not None:
+        choices += b * size * size
+        tl.store(choices + key, best, mask=inside)
+        tl.store(choices + mirrored, best, mask=inside)
+    else:
+        shift = finite(top)
+        total, moved = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
+        for m in range(most):
+            e = tl.load(place + m, mask=inside, other=edges)
+            share = tl.exp(tl.load(scores + e, mask=e < edges, other=float("-inf")).to(tl.float64) - shift)
+            total += share
+            if v is not None:
+                moved += share * tl.load(v + b * edges + e, mask=e < edges, other=0.0).to(tl.float64)
+        value = shift + log_of_positive(total)
+        if v is not None:
+            directions += b * size * size
+            mean = moved / tl.where(total > 0, total, 1.0)
+            tl.store(directions + key, mean, mask=inside)
+            tl.store(directions + mirrored, mean, mask=inside)
     tl.store(arcs + key, value, mask=inside)
     tl.store(arcs + mirrored, value, mask=inside)
-    if v is not None:
-        directions += b * size * size
-        mean = moved / tl.where(total > 0, total, 1.0)
-        tl.store(directions + key, mean, mask=inside)
-        tl.store(directions + mirrored, mean, mask=inside)
 
 
 @triton.jit(do_not_specialize=["size", "edges", "pairs"])
