@@ -35,7 +35,7 @@ STRUCTURES: Mapping[str, Size] = {
         for name in (
             *("arborescence", "assignment", "binary_tree", "categorical", "chain", "correlated_subset", "dag_path"),
             *("dtw", "grid_path", "knapsack", "monotonic_alignment", "needleman_wunsch", "projective_tree"),
-            *("semi_markov", "spanning_tree", "subset", "transportation"),
+            *("ranking", "semi_markov", "spanning_tree", "subset", "transportation"),
         )
     },
     "chain of edges": Size(((20, 40, 40),), ((2, 2, 2),)),
@@ -48,6 +48,7 @@ STRUCTURES: Mapping[str, Size] = {
         ((132,),), ((5,),), {"edges": grid_edges(8) + grid_edges(8)[:20]}, {"edges": [*grid_edges(2), (1, 0)]}
     ),
     "assignment of ties": Size(((60, 100),), ((3, 3),)),
+    "ranking of ties": Size(((1000,),), ((5,),)),
     "subset of ties": Size(((3000,),), ((5,),), {"k": 800}, {"k": 2}),
     "arborescence of ties": Size(((61, 61),), ((4, 4),)),
     "spanning_tree of ties": Size(((60, 60),), ((4, 4),)),
@@ -64,6 +65,7 @@ WITH_LENGTHS = {
 }
 ONLY = {
     "assignment of ties": "map",
+    "ranking of ties": "map",
     "subset of ties": "map",
     "arborescence of ties": "map",
     "spanning_tree of ties": "map",
@@ -71,7 +73,8 @@ ONLY = {
 }
 # No kernel draws their samples or finds their k best structures.
 WITHOUT_DRAWS = (
-    *("arborescence", "assignment", "categorical", "spanning_tree", "spanning_tree of edges", "transportation"),
+    *("arborescence", "assignment", "categorical", "ranking", "spanning_tree", "spanning_tree of edges"),
+    "transportation",
 )
 # Layers and losses whose passes a CUDA graph can record.
 RECORDED = (

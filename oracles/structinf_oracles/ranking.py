@@ -16,6 +16,7 @@ from torch import Tensor
 from structinf.autograd import attach_jacobian
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
+from structinf.kernels.gpu import uses_triton
 from structinf.kernels.permutahedron import projection
 from structinf.oracle import Enumerable, KBest, Projectable
 from structinf.shapes import Float
@@ -113,6 +114,13 @@ class Ranking(KBest, Projectable, Enumerable):
         return -y
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n"]:
+        if uses_triton(theta):
+            from structinf.kernels.permutahedron import triton_ranks
+
+            if theta.shape[1] <= triton_ranks.MOST_ELEMENTS:
+                y, allowed = triton_ranks.ranks(theta, self.bound.get("lengths"))
+                check_feasible(allowed.all(1), "ranking")
+                return y
         return self._project(theta, 0.0)[0]
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
