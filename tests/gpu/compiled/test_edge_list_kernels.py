@@ -47,6 +47,7 @@ def test_sums_of_edge_lists(compile_launches: Callable[..., Any], edges: Any, dt
     compile_launches(run)
 
 
+@pytest.mark.full
 def test_sums_of_matrices(compile_launches: Callable[..., Any]) -> None:
     theta, graphs = torch.zeros(2, 4, 4), triton_sums.Matrices(torch.tensor([4, 2]))
     compile_launches(lambda: triton_sums.log_partition_and_marginals(theta, graphs))
