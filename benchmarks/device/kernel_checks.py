@@ -86,6 +86,7 @@ RECORDED = (
     "binary_tree",
     "arborescence",
     "spanning_tree",
+    "spanning_tree of edges",
     "knapsack",
 )
 RELAXATIONS: Mapping[str, Callable[[], Any]] = {

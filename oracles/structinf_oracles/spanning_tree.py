@@ -173,7 +173,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
             positions = least * nodes + largest
         else:
             positions = labels.where(used, 0).clamp(0, max(like.shape[1] - 1, 0))
-            known, chosen = torch.tensor(self.ends_of(like), device=labels.device), positions.unsqueeze(2)
+            known, chosen = self.ends_on(labels), positions.unsqueeze(2)
             ends = known.expand(len(labels), -1, 2).gather(1, chosen.expand(-1, -1, 2)) * used.unsqueeze(2)
         joined = torch.arange(nodes, device=labels.device).expand(len(labels), nodes)
         for pair in ends.unbind(1):

@@ -26,9 +26,10 @@ NAMES = (
     *("subset", "knapsack", "grid_path", "arborescence", "categorical"),
     "semi_markov with boundaries",
 )
+SPANNING_TREES = ("spanning_tree", "spanning_tree of edges")
 CALLS = [
     *((name, call) for name in NAMES for call in ("map", "marginals", "loss of labels")),
-    *(("spanning_tree", call) for call in ("map", "marginals", "loss of labels")),
+    *((name, call) for name in SPANNING_TREES for call in ("map", "marginals", "loss of labels")),
     *((name, "smoothed") for name in ("chain", "dtw", "binary_tree")),
     ("chain", "loss"),
     ("dtw", "soft-DTW"),
