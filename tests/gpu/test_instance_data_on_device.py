@@ -42,9 +42,15 @@ def test_sizes_on_the_device_are_checked_at_the_end() -> None:
         data = on_device_values({"k": torch.tensor(wrong)})
         with LaunchCounter(), pytest.raises(si.InvalidInputError, match=message):
             si.relax(on_device(theta), "subset", "map", **data)
-    data = on_device_values({"k": torch.tensor([4, 1]), "lengths": lengths})
-    with LaunchCounter(), pytest.raises(si.InvalidInputError, match="the 3 elements in use, got 4 at batch index 0"):
-        si.relax(on_device(theta), "subset", "map", **data)
+    for wrong in (4, -1):
+        data = on_device_values({"k": torch.tensor([wrong, 1]), "lengths": lengths})
+        message = f"the 3 elements in use, got {wrong} at batch index 0"
+        for call in (
+            lambda data=data: si.relax(on_device(theta), "subset", "map", **data),
+            lambda data=data: si.log_partition(on_device(theta), "subset", **data),
+        ):
+            with LaunchCounter(), pytest.raises(si.InvalidInputError, match=message):
+                call()
 
 
 def on_device_values(data: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -33,7 +33,7 @@ def lowest_of(scores: Float[Tensor, "batch d"], k: int | Tensor) -> Float[Tensor
         return last if min(k, size) else scores.new_full((len(scores), 1), torch.inf)
     most = min(int(k.max()) if k.numel() else 0, size)
     top = pad(scores.topk(most, dim=1).values, (1, 0), value=torch.inf)
-    return top.gather(1, k.clamp(max=size).expand(len(scores), 1))
+    return top.gather(1, k.clamp(0, size).expand(len(scores), 1))
 
 
 def nearest(scores: Float[Tensor, "batch d"], k: int | Tensor, *, at_most: bool = False) -> Float[Tensor, "batch d"]:
