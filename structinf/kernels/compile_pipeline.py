@@ -19,12 +19,13 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags
 from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
 from numba.core.ir_utils import get_definition, guard
+from numba.core.lowering import Lower
 from numba.core.typed_passes import NativeLowering
 from numba.core.untyped_passes import IRProcessing
 
 from .fast_builtins import FUNCTIONS, NUMPY_FUNCTIONS
 
-__all__ = ["HelperCompiler", "InlinedCompiler", "KernelCompiler"]
+__all__ = ["HelperCompiler", "InlinedCompiler", "KernelCompiler", "WideKernelCompiler"]
 
 _UNUSED = {
     "AnnotateTypes",
@@ -102,6 +103,15 @@ class KernelCompiler(CompilerBase):
         return [manager]
 
 
+class _WideLower(Lower):
+    """Lets LLVM's vectoriser use vectors of 512 bits. Its own limit on most processors with AVX-512 is 256 bits."""
+
+    def lower_normal_function(self, fndesc: Any) -> None:
+        super().lower_normal_function(fndesc)
+        # llvmlite writes each attribute as it is, but its method ``add`` refuses attributes with a value.
+        set.add(self.function.attributes, '"prefer-vector-width"="512"')
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerKernel(NativeLowering):
     """Gives kernels a Python wrapper.
@@ -117,6 +127,21 @@ class _LowerKernel(NativeLowering):
 
 
 KernelCompiler.lowering = _LowerKernel
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerWideKernel(_LowerKernel):
+    _name = "structinf_lower_wide_kernel"
+
+    @property
+    def lowering_class(self) -> Any:
+        return _WideLower
+
+
+class WideKernelCompiler(KernelCompiler):
+    """Compiles a kernel whose loops use vectors of 512 bits, if the processor has them."""
+
+    lowering = _LowerWideKernel
 
 
 class _HelperLibrary(JITCodeLibrary):

@@ -36,6 +36,8 @@ __all__ = [
     "GUMBEL",
     "LOGISTIC",
     "NORMAL",
+    "draw32",
+    "draw64",
     "exponential64",
     "fill32",
     "fill64",
@@ -79,7 +81,7 @@ def two_words(key, place, stream):
     return x0 << _32 | x1, x2 << _32 | x3
 
 
-@jit(fastmath=False, called_from_python=True)
+@jit(fastmath=False, called_from_python=True, wide=True)
 def words(key, chunk, stream, out):
     """Write chunk number ``chunk`` of a stream to ``out``, (CHUNK,) uint64."""
     half = CHUNK // 2
@@ -126,28 +128,32 @@ def _normal_pair32(word, other):
     return radius * (s if swap else c), radius * (c if swap else s)
 
 
-@jit(fastmath=False)
+@jit(inline=True, fastmath=False)
+def draw32(key, chunk, distribution, wide, u):
+    """Write chunk number ``chunk``, of 2 CHUNK float32 numbers, to ``u``. ``wide`` (CHUNK,) uint64 gets the words."""
+    words(key, chunk, 0, wide)
+    word = wide.view(np.uint32)
+    if distribution == EXPONENTIAL:
+        for i in range(2 * CHUNK):
+            u[i] = _exponential32(word[i])
+    elif distribution == GUMBEL:
+        for i in range(2 * CHUNK):
+            u[i] = -log(_exponential32(word[i]))
+    elif distribution == LOGISTIC:
+        for i in range(2 * CHUNK):
+            v, complement = _uniform32(word[i])
+            u[i] = log(v / complement)
+    else:
+        for i in range(CHUNK):
+            u[i], u[CHUNK + i] = _normal_pair32(word[i], word[CHUNK + i])
+
+
+@jit(fastmath=False, wide=True)
 def fill32(start, stop, key, distribution, out):
     """Write the chunks ``start:stop`` of ``out``, of 2 CHUNK float32 numbers each, drawn from a distribution."""
-    size = 2 * CHUNK
-    wide = np.empty(CHUNK, np.uint64)
-    word = wide.view(np.uint32)
+    size, wide = 2 * CHUNK, np.empty(CHUNK, np.uint64)
     for chunk in range(start, stop):
-        words(key, chunk, 0, wide)
-        u = out[chunk * size : (chunk + 1) * size]
-        if distribution == EXPONENTIAL:
-            for i in range(size):
-                u[i] = _exponential32(word[i])
-        elif distribution == GUMBEL:
-            for i in range(size):
-                u[i] = -log(_exponential32(word[i]))
-        elif distribution == LOGISTIC:
-            for i in range(size):
-                v, complement = _uniform32(word[i])
-                u[i] = log(v / complement)
-        else:
-            for i in range(CHUNK):
-                u[i], u[CHUNK + i] = _normal_pair32(word[i], word[CHUNK + i])
+        draw32(key, chunk, distribution, wide, out[chunk * size : (chunk + 1) * size])
 
 
 # ----------------------------------------------------------------------------- float64
@@ -182,23 +188,29 @@ def normal_pair64(word, other):
     return radius * (s if swap else c), radius * (c if swap else s)
 
 
-@jit(fastmath=False)
+@jit(inline=True, fastmath=False)
+def draw64(key, chunk, distribution, word, u):
+    """Write chunk number ``chunk``, of CHUNK float64 numbers, to ``u``. ``word`` (CHUNK,) uint64 gets the words."""
+    words(key, chunk, 0, word)
+    half = CHUNK // 2
+    if distribution == EXPONENTIAL:
+        for i in range(CHUNK):
+            u[i] = exponential64(word[i])
+    elif distribution == GUMBEL:
+        for i in range(CHUNK):
+            u[i] = -log(exponential64(word[i]))
+    elif distribution == LOGISTIC:
+        for i in range(CHUNK):
+            v = uniform64(word[i])
+            u[i] = log(v / (1 - v))
+    else:
+        for i in range(half):
+            u[i], u[half + i] = normal_pair64(word[i], word[half + i])
+
+
+@jit(fastmath=False, wide=True)
 def fill64(start, stop, key, distribution, out):
     """Write the chunks ``start:stop`` of ``out``, of CHUNK float64 numbers each, drawn from a distribution."""
-    word, half = np.empty(CHUNK, np.uint64), CHUNK // 2
+    word = np.empty(CHUNK, np.uint64)
     for chunk in range(start, stop):
-        words(key, chunk, 0, word)
-        u = out[chunk * CHUNK : (chunk + 1) * CHUNK]
-        if distribution == EXPONENTIAL:
-            for i in range(CHUNK):
-                u[i] = exponential64(word[i])
-        elif distribution == GUMBEL:
-            for i in range(CHUNK):
-                u[i] = -log(exponential64(word[i]))
-        elif distribution == LOGISTIC:
-            for i in range(CHUNK):
-                v = uniform64(word[i])
-                u[i] = log(v / (1 - v))
-        else:
-            for i in range(half):
-                u[i], u[half + i] = normal_pair64(word[i], word[half + i])
+        draw64(key, chunk, distribution, word, out[chunk * CHUNK : (chunk + 1) * CHUNK])
