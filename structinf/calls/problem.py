@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..compile.functorch import NO_FORWARD_MODE, check_not_captured
 from ..compile.torch_private import has_forward_derivative
@@ -89,10 +90,10 @@ class Problem:
         On a GPU, the check of finite scores waits until :meth:`plain_modes` or :meth:`finish_checks` is called.
         """
         check_on_infeasible(on_infeasible)
-        if not (instance_data or oracle.bound) and _needs_no_conversion(oracle, theta):
-            batch = torch.Size((batch_size(theta),))
-            form, is_finite = checked_without_padding(oracle, theta, batch, None)
-            dtypes = tuple([t.dtype for t in as_tuple(theta)])
+        if not (instance_data or oracle.bound) and (flat := _accepted_form(oracle, theta)) is not None:
+            batch = torch.Size((batch_size(flat),))
+            form, is_finite = checked_without_padding(oracle, flat, batch, None)
+            dtypes = tuple([t.dtype for t in as_tuple(flat)])
             return cls(oracle, form, batch, dtypes, None, on_infeasible, None, is_finite)
         theta = list_to_tuple(theta)
         check_score_tensors(theta)
@@ -369,9 +370,12 @@ class Problem:
 
         Instances outside of the problem get the values ``fill``.
         """
-        if self.solved is None and isinstance(parts, Tensor) and len(self.batch_shape) == 1 and parts is not self.theta:
-            self._check_dense(parts)
-            return parts if parts.dtype is self.dtypes[0] else parts.to(self.dtypes[0])
+        if self.solved is None and len(self.batch_shape) == 1:
+            if isinstance(parts, Tensor) and parts is not self.theta:
+                self._check_dense(parts)
+                return parts if parts.dtype is self.dtypes[0] else parts.to(self.dtypes[0])
+            if isinstance(parts, tuple) and all(map(_is_result, parts, as_tuple(self.theta), self.dtypes)):
+                return parts
         parts = map_parts(lambda t: self.scatter(t, dim, fill), parts)
         if self.has_size_0:
             own = [t[(..., *map(slice, e))] for t, e in zip(as_tuple(parts), self.event_shapes, strict=True)]
@@ -412,14 +416,30 @@ class Problem:
             self.checks.finish()
 
 
-def _needs_no_conversion(oracle: Oracle, theta: Any) -> bool:
-    """Return whether θ is in the flat form on the CPU that the oracle has accepted in an earlier call."""
-    if not is_accepted(oracle, theta) or torch.is_inference_mode_enabled():
-        return False
-    for t, n in zip(as_tuple(theta), oracle.resolve_event_ndim(theta), strict=True):
-        if not t.is_cpu or t.ndim != n + 1 or has_forward_derivative(t):
-            return False
-    return True
+def _accepted_form(oracle: Oracle, theta: Any) -> Parts | None:
+    """Return θ if it is in the flat form on the CPU that the oracle has accepted in an earlier call, else None.
+
+    Tensors shared by the batch may lack the batch dimension.
+    """
+    form = theta
+    if not is_accepted(oracle, form):
+        if type(theta) is not tuple or not all(type(t) in (Tensor, Parameter) and t.is_cpu for t in theta):
+            return None
+        most = max([t.ndim for t in theta], default=0)
+        form = tuple([t.unsqueeze(0) if t.ndim < most else t for t in theta])
+        if not is_accepted(oracle, form):
+            return None
+    if torch.is_inference_mode_enabled():
+        return None
+    for t, flat, n in zip(as_tuple(theta), as_tuple(form), oracle.resolve_event_ndim(theta), strict=True):
+        if not t.is_cpu or flat.ndim != n + 1 or has_forward_derivative(t):
+            return None
+    return form
+
+
+def _is_result(t: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether ``t`` is a dense tensor of this dtype, and not the user's tensor ``like``."""
+    return t is not like and t.dtype is dtype and t.layout is torch.strided
 
 
 def _validate_rest(solved: SolvedRows, oracle: Oracle, form: Parts) -> tuple[SolvedRows, Parts]:
