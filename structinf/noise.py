@@ -27,6 +27,8 @@ __all__ = [
     "Normal",
     "SignedExponential",
     "SumOfGamma",
+    "counter_distribution",
+    "draw_key",
     "get_noise",
 ]
 
@@ -139,7 +141,7 @@ class _CounterNoise(Noise):
         spec = _SampleSpec(tuple(shape), dtype, device, generator)
         if uses_triton(torch.empty(0, device=device)):
             out = torch.empty(spec.shape, dtype=dtype, device=device)
-            self._fill_by_triton(out, _draw_key(generator, device))
+            self._fill_by_triton(out, draw_key(generator, device))
             return out
         if device.type == "cpu" or (generator is not None and generator.device.type == "cpu"):
             return self._sample_cpu(spec).to(device)
@@ -433,7 +435,12 @@ def get_noise(noise: str | Noise) -> Noise:
 # ----------------------------------------------------------------------------- draws by kernels
 
 
-def _draw_key(generator: torch.Generator | None, device: torch.device) -> int | Tensor:
+def counter_distribution(noise: Noise) -> str | None:
+    """Return the name of the distribution in `structinf.kernels.noise.counter_rng`; None for other noise."""
+    return noise.name.upper() if type(noise) in (Exponential, Gumbel, Logistic, Normal) else None
+
+
+def draw_key(generator: torch.Generator | None, device: torch.device) -> int | Tensor:
     """Return a key from 0 to 2⁶³ − 1 for draws on ``device``.
 
     From a CUDA generator, the key is a scalar on the device, so that no synchronization is needed. A recorded CUDA
@@ -479,7 +486,7 @@ def _fill_chunks(fill: Any, chunk: int, work: int, spec: _SampleSpec, *options: 
     *options
         Further arguments of ``fill``.
     """
-    key = int(_draw_key(spec.generator, torch.device("cpu")))
+    key = int(draw_key(spec.generator, torch.device("cpu")))
     count = math.prod(spec.shape)
     chunks = -(-count // chunk)
     out = np.empty(chunks * chunk, np.float64 if spec.dtype is torch.float64 else np.float32)

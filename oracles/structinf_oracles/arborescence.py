@@ -20,7 +20,7 @@ from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
 from structinf.restriction import Restrictable, argmax_of_feasible, in_order
-from structinf.shapes import Float
+from structinf.shapes import Float, Int
 from structinf.validation import (
     check_count,
     check_enumerable,
@@ -196,6 +196,18 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
         parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *results, work=12 * theta.numel())
         self._check_feasible(value)
         return trees.to(theta.device)
+
+    def argmax_indices(self, theta: Tensor) -> Int[Tensor, "batch words"] | None:
+        if not theta.is_cpu or uses_triton(theta):
+            return None
+        from .kernels.arborescence.argmax import argmax_indices
+
+        parts = torch.empty(len(theta), theta.shape[1] - 1, dtype=torch.int32, device="cpu")
+        value = torch.empty(len(theta), dtype=torch.float64, device="cpu")
+        scores, lengths, *results = to_numpy(theta, lengths_in_use(self, theta), value, parts)
+        parallel_rows(argmax_indices, len(theta), scores, lengths, self.single_root, *results, work=12 * theta.numel())
+        self._check_feasible(value)
+        return parts
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels.arborescence.k_best import topk

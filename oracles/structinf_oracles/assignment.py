@@ -18,7 +18,7 @@ from structinf.kernels import parallel_rows, to_numpy
 from structinf.kernels.gpu import uses_triton
 from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
 from structinf.oracle import Enumerable, KBest, TransportPolytope
-from structinf.shapes import Float
+from structinf.shapes import Float, Int
 from structinf.validation import (
     check_choice,
     check_enumerable,
@@ -239,6 +239,19 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
         parallel_rows(rectangular.argmax, len(theta), *layout, y.numpy(), feasible, work=OPERATIONS * theta.numel())
         check_feasible(torch.from_numpy(feasible), "assignment")
         return y[:, :, :m].contiguous().to(theta.device)
+
+    def argmax_indices(self, theta: Tensor) -> Int[Tensor, "batch pairs"] | None:
+        if not theta.is_cpu or uses_triton(theta):
+            return None
+        from .kernels.assignment import rectangular
+
+        m, theta = theta.shape[2], self._with_free_columns(theta)
+        parts = torch.empty(len(theta), min(theta.shape[1:]), dtype=torch.int32, device="cpu")
+        feasible = torch.empty(len(theta), dtype=torch.bool, device="cpu")
+        arrays = *self._layout(theta), m, feasible.numpy(), parts.numpy()
+        parallel_rows(rectangular.argmax_indices, len(theta), *arrays, work=OPERATIONS * theta.numel())
+        check_feasible(feasible, "assignment")
+        return parts
 
     def _argmax_on_gpu(self, theta: Tensor) -> Tensor:
         from .kernels.assignment import triton_shortest_augmenting_paths

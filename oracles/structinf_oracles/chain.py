@@ -29,7 +29,7 @@ from structinf.parts import (
     sum_to_batch_of,
 )
 from structinf.regularizers import Regularizer, smooth_max_gradient, smooth_max_value
-from structinf.shapes import Float
+from structinf.shapes import Float, Int
 from structinf.smoothing import kernel_alpha, smooth_max, triton_alpha
 from structinf.validation import (
     bound_lengths,
@@ -302,6 +302,20 @@ class Chain(HypergraphProgram):
         parallel_rows(argmax, batch, *arrays, work=batch * steps * states**2)
         self._check_feasible(feasible)
         return original_form(nodes, edges, theta)
+
+    def argmax_indices(self, theta: Parts) -> Int[Tensor, "batch parts"] | None:
+        unary, transition, lengths = self._inputs(theta)
+        if unary.device.type != "cpu" or _fits_triton(unary):
+            return None
+        from .kernels.chain.viterbi import argmax_indices
+
+        batch, (steps, states) = len(lengths), unary.shape[1:]
+        feasible = torch.empty(batch, dtype=torch.bool, device="cpu")
+        parts = torch.empty(batch, steps * isinstance(theta, tuple) + steps - 1, dtype=torch.int32, device="cpu")
+        arrays = to_numpy(unary, transition, lengths, feasible, parts)
+        parallel_rows(argmax_indices, batch, *arrays, work=batch * steps * states**2)
+        self._check_feasible(feasible)
+        return parts
 
     def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
         check_k(k)

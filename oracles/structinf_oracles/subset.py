@@ -15,7 +15,7 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import EntropyProjectable, Projectable
-from structinf.shapes import Float
+from structinf.shapes import Float, Int
 from structinf.validation import check_feasible, check_flag
 
 from .common import capped_simplex
@@ -168,17 +168,30 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         above, tied = scores > last, (scores == last) & (last > -torch.inf)
         return (above | (tied & (tied.cumsum(1) <= k - above.sum(1, keepdim=True)))).to(theta.dtype)
 
+    def argmax_indices(self, theta: Tensor) -> Int[Tensor, "batch k"] | None:
+        if not theta.is_cpu:
+            return None
+        scores = mask_unusable_cells(self.bound.get("lengths"), theta)
+        sizes = self.sizes(scores).clamp(max=scores.shape[1])[:, 0]
+        most = int(sizes.max()) if len(sizes) else 0
+        return self._find_highest(
+            "highest_indices", scores, torch.empty(len(scores), most, dtype=torch.int32, device="cpu")
+        )
+
     def _highest(self, scores: Tensor) -> Tensor:
         """Return :meth:`argmax` computed by compiled CPU loops."""
-        from .kernels.subset.top_k import highest
+        return self._find_highest("highest", scores, torch.empty_like(scores, memory_format=torch.contiguous_format))
 
-        taken = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    def _find_highest(self, kernel: str, scores: Tensor, taken: Tensor) -> Tensor:
+        """Return ``taken``, filled by a kernel of :mod:`.kernels.subset.top_k`."""
+        from .kernels.subset import top_k
+
         row, floor = scores.shape[1], 0.0 if self.at_most else -math.inf
         integers = np.empty(0, f"i{scores.element_size()}")
         above = torch.empty(len(scores), dtype=torch.int64, device="cpu")
         sizes = self.sizes(scores).clamp(max=row)[:, 0].numpy()
         arrays = *to_numpy(scores), integers, sizes, floor, taken.numpy(), above.numpy()
-        parallel_rows(highest, len(scores), *arrays, work=8 * scores.numel())
+        parallel_rows(getattr(top_k, kernel), len(scores), *arrays, work=8 * scores.numel())
         self._check_enough(above)
         return taken
 

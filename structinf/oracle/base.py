@@ -131,6 +131,21 @@ class Oracle(abc.ABC):
 
     # -- methods with defaults -------------------------------------------------------------
 
+    def argmax_indices(self, theta: AnyParts) -> Tensor | None:
+        """Return the structures of :meth:`argmax` as lists of their parts, (B, m) int32; None by default.
+
+        Relaxations of many samples read a list in less time than a structure with all its zeros. Oracles override this
+        method if a compiled loop finds the list. They may return None for a device, a form of θ or an option.
+
+        Laws:
+
+        - The structure is the sum of the indicators of its parts. A part may occur several times.
+        - The index of a part is its place in the parts of all tensors of θ, flattened and concatenated. Entries of −1
+          are no parts.
+        - The method raises the errors of ``argmax``.
+        """
+        return None
+
     @property
     def requires_nonpositive_theta(self) -> bool:
         """Whether scores must be at most 0, as the negative costs of a shortest-path algorithm must be.

@@ -13,6 +13,7 @@ from ..regularizers import check_temperature
 from ..relaxation import missing_ability_reason
 from ..solution import Solution
 from ..solvers.perturbation import NoisyCopies
+from ..solvers.sampled_structures import DenseStructures
 from .surrogate import ArgmaxResult, NoisySurrogate, SampledArgmax
 
 __all__ = ["GibbsSample"]
@@ -58,6 +59,6 @@ class GibbsSample(NoisySurrogate):
         drawn = sampler.sample(fixed, self.samples, self.generator)
         structures = map_parts(lambda y, t: y.to(t.dtype), drawn, fixed)
         copies = map_parts(Tensor.detach, perturbed.theta)
-        found = ArgmaxResult(self, perturbed.oracle, copies, fixed, map_parts(lambda y: y.flatten(0, 1), structures))
-        mean = map_parts(lambda y: y.mean(0), structures)
-        return SampledArgmax(found, self.samples, batch_size(theta), self.reduction == "none", mean)
+        found = DenseStructures(structures, map_parts(lambda y: y.mean(0), structures))
+        result = ArgmaxResult(self, perturbed.oracle, copies, fixed, found)
+        return SampledArgmax(result, self.samples, batch_size(theta), self.reduction == "none", found)

@@ -29,7 +29,8 @@ from ..relaxation import RegularizedRelaxation, noise_unsupported_reason
 from ..shapes import Float
 from ..solution import Solution
 from ..solvers.argmax import best_samples, best_score, best_structure
-from ..solvers.perturbation import multiplicative_factors, perturb, sample_inner_products, weighted_sum_of_samples
+from ..solvers.perturbation import multiplicative_factors, perturb, weighted_sum_of_samples
+from ..solvers.sampled_structures import DenseStructures, SampledStructures
 from ..validation import check_choice, check_flag, check_natural, check_scale
 
 __all__ = ["ControlVariate", "Perturbed"]
@@ -227,14 +228,14 @@ class Perturbed(RegularizedRelaxation):
                 multiplicative=self._is_multiplicative,
                 antithetic=self.antithetic,
             )
-            structures, means = best_samples(perturbed.oracle, perturbed.theta, fixed, self.samples)
+            found = best_samples(perturbed.oracle, perturbed.theta, fixed, self.samples)
             size = batch_size(theta)
             if with_value:
-                y = map_parts(lambda t: t.flatten(0, 1), structures)
+                y = map_parts(lambda t: t.flatten(0, 1), found.structures)
                 value = best_score(perturbed.oracle, perturbed.theta, y).view(self.samples, size).mean(0)
             else:
-                value = as_tuple(means)[0].new_zeros(size)
-            return _Samples(self, oracle, fixed, perturbed.noise, structures, means, value)
+                value = as_tuple(fixed)[0].new_zeros(size)
+            return _Samples(self, oracle, fixed, cast(Parts, perturbed.noise), found, value)
 
     def _attach(self, result: _Samples, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
         what = f"{self.label()} of {oracle.label()}"
@@ -269,8 +270,8 @@ class Perturbed(RegularizedRelaxation):
         if not self._is_multiplicative:
             return mean
         weighed = map_parts(torch.mul, result.factors, result.structures)
-        means = map_parts(lambda t: t.mean(0), weighed)
-        factor_weighted = _Samples(self, oracle, result.theta, result.noise, weighed, means, result.value)
+        found = DenseStructures(weighed, map_parts(lambda t: t.mean(0), weighed))
+        factor_weighted = _Samples(self, oracle, result.theta, result.noise, found, result.value)
         what = f"{self.label()} of {oracle.label()}"
         slope = autograd.attach_vjp_to_mean(factor_weighted, theta, what, _SECOND_ORDER_HINT)
         # The samples estimate derivatives of expectations of functions of x = θ exp(σU − σ²/2), here E[x Y]. ∇F is
@@ -291,9 +292,16 @@ class _Samples:
     oracle: Oracle
     theta: Parts
     noise: Parts
-    structures: Parts
-    mean: Parts
+    found: SampledStructures
     value: Tensor
+
+    @property
+    def structures(self) -> Parts:
+        return self.found.structures
+
+    @property
+    def mean(self) -> Parts:
+        return self.found.mean
 
     @property
     def weights(self) -> Tensor:
@@ -316,11 +324,9 @@ class _Samples:
             control_variate = "argmax"
         s = None
         if mean_cotangent is not None:
-            s = self._inner_products(self.structures, mean_cotangent)
+            s = self.found.inner_products(mean_cotangent)
             if control_variate == "argmax":
-                s = s - self._inner_products(
-                    map_parts(lambda t: t[None], best_structure(self.oracle, self.theta)), mean_cotangent
-                )
+                s = s - inner_product(mean_cotangent, best_structure(self.oracle, self.theta))
         if weights_cotangent is not None:
             s = weights_cotangent if s is None else s + weights_cotangent
         assert s is not None
@@ -338,12 +344,6 @@ class _Samples:
         )
         pairs = zip(as_tuple(moved), as_tuple(self.structures), strict=True)
         return torch.stack([(m * y).flatten(2).sum(2) for m, y in pairs]).sum(0).mean(0)
-
-    @staticmethod
-    def _inner_products(structures: Parts, v: Parts) -> Tensor:
-        """Return ⟨y, v⟩, (n, B), for structures (n, B, *event) and v (B, *event)."""
-        first, *others = (sample_inner_products(y, z) for y, z in zip(as_tuple(structures), as_tuple(v), strict=True))
-        return sum(others, start=first)
 
     def _score_weighted_sum(self, weights: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
         """Return Σ w ∇ν(U) over the samples for ``weights`` w (n, B), per unit of θ, (B, *event).

@@ -17,7 +17,7 @@ from ..oracle import Oracle
 from ..parts import Parts, batch_size, map_parts
 from ..relaxation import Relaxation, noise_unsupported_reason, resolve_relaxation
 from ..solution import Solution
-from ..solvers.perturbation import perturb
+from ..solvers.perturbation import NoisyCopies, perturb
 from ..validation import check_choice, check_natural, check_scale
 
 __all__ = ["Stochastic"]
@@ -137,7 +137,7 @@ class Stochastic(Relaxation):
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        perturbed = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
+        perturbed = self._perturb(oracle, theta)
         found = self._base.solve(perturbed.oracle, perturbed.theta)
         make, keep_samples = found.make_support, self.reduction == "none"
         n, size = self.samples, batch_size(theta)
@@ -164,8 +164,11 @@ class Stochastic(Relaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        perturbed = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
+        perturbed = self._perturb(oracle, theta)
         return self._reduce_samples(self._base.mean(perturbed.oracle, perturbed.theta))
+
+    def _perturb(self, oracle: Oracle, theta: Parts) -> NoisyCopies:
+        return perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator, keeps_noise=False)
 
     def _reduce_samples(self, mean: Parts) -> Parts:
         keep_samples = map_parts(lambda t: t.reshape(self.samples, len(t) // self.samples, *t.shape[1:]), mean)

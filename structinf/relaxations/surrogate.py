@@ -22,6 +22,7 @@ from ..relaxation import Relaxation, noise_unsupported_reason
 from ..solution import Solution
 from ..solvers.argmax import best_samples, best_score, best_structure
 from ..solvers.perturbation import NoisyCopies, merge_samples, perturb, repeat_instances
+from ..solvers.sampled_structures import SampledStructures
 from ..validation import check_choice, check_in_range, check_natural, check_scale, number_of_step
 
 __all__ = ["ArgmaxResult", "NoisySurrogate", "SampledArgmax", "Surrogate", "take_step"]
@@ -132,7 +133,7 @@ class NoisySurrogate(Surrogate):
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         n, size, keep_samples = self.samples, batch_size(theta), self.reduction == "none"
-        perturbed = perturb(oracle, theta, get_noise(self.noise), self.sigma, n, self.generator)
+        perturbed = self._perturb(oracle, theta)
         drawn = self._draw(oracle, theta, perturbed)
         value = best_score(perturbed.oracle, perturbed.theta, drawn.argmax_result.y).view(n, size)
         mean, weights = self._attach_samples(drawn, perturbed.noise, oracle, theta)
@@ -146,15 +147,21 @@ class NoisySurrogate(Surrogate):
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         fixed = map_parts(torch.Tensor.detach, theta)
-        perturbed = perturb(oracle, fixed, get_noise(self.noise), self.sigma, self.samples, self.generator)
+        perturbed = self._perturb(oracle, fixed)
         drawn = self._draw(oracle, theta, perturbed)
         if not isinstance(self.sigma, Tensor):
             return self._attach_to_mean(drawn, oracle, theta)
         return self._attach_samples(drawn, perturbed.noise, oracle, theta)[0]
 
-    def _attach_samples(self, drawn: SampledArgmax, noise: Parts, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
-        """Attach the gradient for θ, and for a tensor σ."""
-        if not isinstance(self.sigma, Tensor):
+    def _perturb(self, oracle: Oracle, theta: Parts) -> NoisyCopies:
+        noise, keeps_noise = get_noise(self.noise), isinstance(self.sigma, Tensor)
+        return perturb(oracle, theta, noise, self.sigma, self.samples, self.generator, keeps_noise=keeps_noise)
+
+    def _attach_samples(
+        self, drawn: SampledArgmax, noise: Parts | None, oracle: Oracle, theta: Parts
+    ) -> tuple[Parts, Tensor]:
+        """Attach the gradient for θ, and for a tensor σ, which needs the noise."""
+        if not isinstance(self.sigma, Tensor) or noise is None:
             return self._attach(drawn, oracle, theta)
         inputs = (*as_tuple(theta), self.sigma.reshape(1))
         mean, weights = self._attach(_ScaledSamples(drawn, noise, theta), oracle, inputs)
@@ -164,10 +171,9 @@ class NoisySurrogate(Surrogate):
         """Find the best structures for noisy copies of θ."""
         surrogate = self._with_fixed_step(theta)
         noisy, fixed = (map_parts(torch.Tensor.detach, t) for t in (perturbed.theta, theta))
-        structures, means = best_samples(perturbed.oracle, noisy, fixed, self.samples)
-        y = map_parts(lambda z: z.flatten(0, 1), structures)
-        found = ArgmaxResult(surrogate, perturbed.oracle, noisy, fixed, y)
-        return SampledArgmax(found, self.samples, batch_size(theta), self.reduction == "none", means)
+        best = best_samples(perturbed.oracle, noisy, fixed, self.samples)
+        found = ArgmaxResult(surrogate, perturbed.oracle, noisy, fixed, best)
+        return SampledArgmax(found, self.samples, batch_size(theta), self.reduction == "none", best)
 
     def mean_gradient(self, drawn: SampledArgmax, v: Parts) -> Parts | None:
         """Return the mean of the gradients of all samples, or None if a subclass has no faster way.
@@ -201,7 +207,7 @@ class ArgmaxResult:
         The scores, including any noise.
     noiseless_theta : (B' | 1, *event) Parts
         The scores without noise. B is a multiple of B'.
-    y : (B, *event) Parts
+    best : (B, *event) Parts, or SampledStructures
         The best structures for ``theta``.
     """
 
@@ -209,7 +215,14 @@ class ArgmaxResult:
     oracle: Oracle
     theta: Parts
     noiseless_theta: Parts
-    y: Parts
+    best: Parts | SampledStructures
+
+    @functools.cached_property
+    def y(self) -> Parts:
+        """The best structures, (B, *event)."""
+        if isinstance(self.best, Tensor | tuple):
+            return self.best
+        return map_parts(lambda z: z.flatten(0, 1), self.best.structures)
 
     @property
     def mean(self) -> Parts:
@@ -289,7 +302,11 @@ class SampledArgmax:
     samples: int
     size: int
     keep_samples: bool
-    sample_mean: Parts
+    found: SampledStructures
+
+    @property
+    def sample_mean(self) -> Parts:
+        return self.found.mean
 
     @property
     def structures(self) -> Parts:
@@ -332,7 +349,7 @@ class SampledArgmax:
         potentials = map_parts(lambda t, z: torch.add(t, z, alpha=step), self._unflatten_samples(found.theta), v)
         potentials = found.clamp_to_domain(map_parts(lambda t: t.flatten(0, 1), potentials))
         if are_all_finite(potentials):
-            return best_samples(found.oracle, potentials, found.noiseless_theta, self.samples)[1]
+            return best_samples(found.oracle, potentials, found.noiseless_theta, self.samples).mean
         y = found.solve_where_finite(lambda t: best_structure(found.oracle, t), potentials)
         return map_parts(lambda z: z.mean(0), self._unflatten_samples(y))
 

@@ -12,8 +12,8 @@ import functools
 import itertools
 import math
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..shapes import Float
 from ..validation import check_feasible
 from ..validation.scores import have_one_form
+from .sampled_structures import DenseStructures, ListedStructures, SampledStructures
 
 __all__ = [
     "best_samples",
@@ -37,6 +38,8 @@ __all__ = [
     "check_finite_structures",
     "checked_argmax",
 ]
+
+T = TypeVar("T")
 
 
 def best_structure(oracle: Oracle, theta: Parts) -> Parts:
@@ -98,8 +101,8 @@ def best_structures(oracle: Oracle, *scores: Parts) -> list[Parts]:
     return [map_parts(lambda t, i=i: t[i * size : (i + 1) * size], y) for i in range(n)]
 
 
-def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: int) -> tuple[Parts, Parts]:
-    """Return :func:`best_structure` for noisy copies of scores, and the means over the copies.
+def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: int) -> SampledStructures:
+    """Return :func:`best_structure` for noisy copies of scores, (samples, B, *event), and their mean over the copies.
 
     Parameters
     ----------
@@ -111,17 +114,13 @@ def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: 
         The scores without noise.
     samples : int
         The number of copies of each instance.
-
-    Returns
-    -------
-    structures : (samples, B, *event) Parts
-        The best structure of each copy.
-    means : (B, *event) Parts
-        The means over the copies.
     """
     size = len(as_tuple(theta)[0]) // samples
     try:
         with renumber_instances(_InstanceCopies(size, samples)):
+            lists = _without_grad(oracle.argmax_indices, theta) if _is_own(oracle) else None
+            if lists is not None:
+                return ListedStructures(lists.view(samples, size, lists.shape[1]), noiseless_theta)
             y = _call(oracle, theta)
     except InfeasibleError:
         # Without noise, the error names each instance of the batch once.
@@ -134,7 +133,7 @@ def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: 
         check_finite_structures(oracle, y)
     if any(t.numel() and t.detach().amin().item() == -math.inf for t in as_tuple(noiseless_theta)):
         _check_feasible(oracle, noiseless_theta, means)  # a mean is above 0 where some structure has the part
-    return structures, means
+    return DenseStructures(structures, means)
 
 
 def best_score(oracle: Oracle, theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
@@ -164,11 +163,11 @@ def _call(oracle: Oracle, theta: Parts) -> Parts:
     """Return the argmax after all checks that do not read the values of the result."""
     is_tuple, was_called = isinstance(theta, tuple), type(oracle) in _called
     if was_called and _is_own(oracle):
-        return _argmax(oracle, map_parts(Tensor.detach, theta))
+        return _without_grad(oracle.argmax, map_parts(Tensor.detach, theta))
     tensors = tuple([t.detach() for t in as_tuple(theta)])
     versions = [t._version for t in tensors]
     copies = None if was_called or not tensors[0].is_cpu else [t.clone() for t in tensors]
-    y = _argmax(oracle, tensors if is_tuple else tensors[0])
+    y = _without_grad(oracle.argmax, tensors if is_tuple else tensors[0])
     structures = y if isinstance(y, tuple) else (y,)
     wrong = _wrong_form(y, theta, structures, tensors) or _wrong_memory(structures, tensors)
     if wrong is None and versions != [t._version for t in tensors]:
@@ -182,11 +181,11 @@ def _call(oracle: Oracle, theta: Parts) -> Parts:
     return y
 
 
-def _argmax(oracle: Oracle, theta: Parts) -> Parts:
+def _without_grad(method: Callable[[Parts], T], theta: Parts) -> T:
     is_grad_enabled = torch.is_grad_enabled()
     set_grad_enabled(False)
     try:
-        return oracle.argmax(theta)
+        return method(theta)
     finally:
         set_grad_enabled(is_grad_enabled)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy
 from ..kernels.arrays import LARGE_BYTES, empty
-from ..noise import Noise
+from ..kernels.gpu import uses_triton
+from ..noise import Noise, counter_distribution, draw_key
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, check_scale_now, map_parts, pack_like
 from ..validation import check_in_range
@@ -24,7 +26,6 @@ __all__ = [
     "multiplicative_factors",
     "perturb",
     "repeat_instances",
-    "sample_inner_products",
     "weighted_sum_of_samples",
 ]
 
@@ -39,13 +40,13 @@ class NoisyCopies:
         The oracle of all n B copies.
     theta : (n B, *event) Parts
         The noisy scores. Each copy has its own values, also of tensors shared by the batch.
-    noise : (n, B, *event) Parts
-        The draws U, 0 in the padding.
+    noise : (n, B, *event) Parts, or None
+        The draws U, 0 in the padding. None without ``keeps_noise`` of :func:`perturb`, where they are not in memory.
     """
 
     oracle: Oracle
     theta: Parts
-    noise: Parts
+    noise: Parts | None
 
 
 def perturb(
@@ -58,13 +59,14 @@ def perturb(
     *,
     multiplicative: bool = False,
     antithetic: bool = False,
+    keeps_noise: bool = True,
 ) -> NoisyCopies:
     """Return ``samples`` noisy copies of ``theta`` (B | 1, *event), differentiable in ``theta``.
 
     With additive noise, they are also differentiable in a tensor ``scale`` with one number.
 
     The copies are θ + scale · U, or with ``multiplicative`` θ exp(scale · U − scale² / 2), for draws U of
-    :func:`draw_noise`.
+    :func:`draw_noise`. Without ``keeps_noise``, the result may leave out the draws, which saves a pass over memory.
 
     Raises InvalidInputError if the dtype of θ cannot represent the noise, or its factors.
     """
@@ -81,6 +83,9 @@ def perturb(
             f"sigma {scale!r} is too large for multiplicative noise in {dtype}: all factors exp(σU − σ²/2) underflow "
             "to 0; use a smaller sigma"
         )
+    if not multiplicative and not antithetic and _is_drawn_with_scores(theta, noise, generator):
+        copies, draws = _draw_noisy_scores(oracle, theta, noise, scale, samples, generator, keeps_noise)
+        return NoisyCopies(oracle.repeat(samples), copies, draws)
     drawn = draw_noise(oracle, theta, noise, samples, generator, antithetic=antithetic)
     if multiplicative:
         # A factor may underflow to 0, and 0 · −inf would be NaN at forbidden parts.
@@ -88,6 +93,76 @@ def perturb(
     else:
         copies = map_parts(lambda t, u: _add_scaled(t, u, scale), theta, drawn)
     return NoisyCopies(oracle.repeat(samples), merge_samples(copies), drawn)
+
+
+def _is_drawn_with_scores(theta: Parts, noise: Noise, generator: torch.Generator | None) -> bool:
+    """Return whether a compiled loop draws the noise and adds the scores in one pass."""
+    if counter_distribution(noise) is None or not (generator is None or generator.device.type == "cpu"):
+        return False
+    is_recording = torch.is_grad_enabled()
+    return all(t.is_cpu and not uses_triton(t) and not (is_recording and t.requires_grad) for t in as_tuple(theta))
+
+
+def _draw_noisy_scores(
+    oracle: Oracle,
+    theta: Parts,
+    noise: Noise,
+    scale: float,
+    samples: int,
+    generator: torch.Generator | None,
+    keeps_noise: bool,
+) -> tuple[Parts, Parts | None]:
+    """Return θ + scale · U, (samples B, *event), and the draws U of :func:`draw_noise`, (samples, B, *event) or None.
+
+    The draws are those of :func:`draw_noise` for the same state of the generator.
+    """
+    from ..kernels.noise import counter_rng
+    from ..kernels.noise import noisy_scores as kernels
+
+    size, tensors = batch_size(theta), as_tuple(theta)
+    distribution = getattr(counter_rng, cast(str, counter_distribution(noise)))
+    factors = _factors_of_noise(oracle, theta, size)
+    copies, draws = [], []
+    for t, factor in zip(tensors, factors, strict=True):
+        shape, number = (size, *t.shape[1:]), np.float64 if t.dtype is torch.float64 else np.float32
+        kernel, chunk = (kernels.perturb64, 1) if number is np.float64 else (kernels.perturb32, 2)
+        chunk *= counter_rng.CHUNK
+        count = samples * math.prod(shape)
+        chunks = -(-count // chunk)
+        noisy = np.empty(chunks * chunk, number)
+        drawn = np.empty(chunks * chunk if keeps_noise else 0, number)
+        key, (scores,) = np.uint64(int(draw_key(generator, t.device))), to_numpy(t)
+        arguments = key, distribution, scores.reshape(-1), factor, number(scale), drawn, noisy
+        parallel_rows(kernel, chunks, *arguments, work=8 * count)
+        copies.append(torch.from_numpy(noisy[:count].reshape(samples * size, *shape[1:])))
+        if keeps_noise:
+            draws.append(torch.from_numpy(drawn[:count].reshape(samples, *shape)))
+    return pack_like(copies, theta), pack_like(draws, theta) if keeps_noise else None
+
+
+def _factors_of_noise(oracle: Oracle, theta: Parts, size: int) -> list[np.ndarray]:
+    """Return factors of the draws for each tensor: 1, and 0 for parts without noise; an empty array if all are 1."""
+    masks = _noise_masks(oracle, theta, size)
+    tensors = as_tuple(theta)
+    factors: list[Tensor | None] = [None] * len(tensors)
+    for mask in masks:
+        for i, one in enumerate(as_tuple(mask)):
+            own = factors[i]
+            factors[i] = one if own is None else own & one
+    return [
+        np.empty(0, str(t.dtype).removeprefix("torch."))
+        if factor is None
+        else to_numpy(factor.expand(len(factor), *t.shape[1:]).to(t.dtype))[0].reshape(-1)
+        for t, factor in zip(tensors, factors, strict=True)
+    ]
+
+
+def _noise_masks(oracle: Oracle, theta: Parts, size: int) -> list[Parts]:
+    """Return masks (B | 1, *event) of the parts with noise; all other parts get 0."""
+    # Masks of each instance, also for shared tensors: the padding of one instance may be valid in another instance.
+    form = map_parts(lambda t: t if len(t) == size else t.expand(size, *t.shape[1:]), theta)
+    found = oracle.valid_parts(form), oracle.perturbed_parts(theta)
+    return [masks for masks in found if masks is not None]
 
 
 def _add_scaled(t: Tensor, u: Tensor, scale: float) -> Tensor:
@@ -129,13 +204,11 @@ def draw_noise(
             raise InvalidInputError(f"noise: sample() of {noise!r} returned NaN or infinity; draws must be finite")
         drawn.append(torch.cat([u, -u]) if antithetic else u)
     form = pack_like(drawn, theta)
-    # Masks of each instance, also for shared tensors: the padding of one instance may be valid in another instance.
-    for masks in (oracle.valid_parts(map_parts(lambda u: u[0], form)), oracle.perturbed_parts(theta)):
-        if masks is not None:
-            # A product suffices because draws are finite. torch.where is slower with a mask shared by samples. Only
-            # the draws of the library's own distributions certainly have memory of their own.
-            multiply = torch.Tensor.mul_ if type(noise).__module__ == Noise.__module__ else torch.mul
-            form = map_parts(lambda u, mask, f=multiply: f(u, mask.to(u.dtype)), form, masks)
+    for masks in _noise_masks(oracle, theta, size):
+        # A product suffices because draws are finite. torch.where is slower with a mask shared by samples. Only
+        # the draws of the library's own distributions certainly have memory of their own.
+        multiply = torch.Tensor.mul_ if type(noise).__module__ == Noise.__module__ else torch.mul
+        form = map_parts(lambda u, mask, f=multiply: f(u, mask.to(u.dtype)), form, masks)
     return form
 
 
@@ -148,19 +221,6 @@ def repeat_instances(theta: Parts, samples: int) -> Parts:
 def merge_samples(copies: Parts) -> Parts:
     """Merge samples and batch: return (samples B, *event) for ``copies`` (samples, B, *event)."""
     return map_parts(lambda t: t.flatten(0, 1), copies)
-
-
-def sample_inner_products(samples: Tensor, v: Tensor) -> Tensor:
-    """Return ⟨y, v⟩, (n, B), of each y in ``samples`` (n, B, *event) with its instance's ``v`` (B, *event)."""
-    samples, v = samples.unsqueeze(-1).flatten(2), v.unsqueeze(-1).flatten(1)
-    if not samples.is_cpu:
-        return torch.einsum("nbd,bd->nb", samples, v)
-    from ..kernels.noise.products import inner_products
-
-    arrays = to_numpy(samples, v.to(samples.dtype))
-    products = np.empty(samples.shape[:2], arrays[0].dtype)
-    parallel_rows(inner_products, samples.shape[1], *arrays, products, work=samples.numel())
-    return torch.from_numpy(products)
 
 
 def weighted_sum_of_samples(samples: Tensor, weights: Tensor) -> Tensor:

@@ -338,7 +338,7 @@ _METHODS: dict[str, _Arguments] = {
     **dict.fromkeys(
         ("argmax", "valid_parts", "log_partition", "marginals", "log_partition_and_marginals", "sample", "topk"), _THETA
     ),
-    **dict.fromkeys(("restricted_argmax", "sample_without_replacement"), _THETA),
+    **dict.fromkeys(("argmax_indices", "restricted_argmax", "sample_without_replacement"), _THETA),
     **dict.fromkeys(("project", "project_entropy", "margins", "solve_quadratic"), _THETA),
     **dict.fromkeys(("smoothed_value", "smoothed_mean", "smoothed_value_and_mean", "smoothed_sample"), _THETA),
     **dict.fromkeys(("entropy", "count", "enumerate_support"), _THETA),

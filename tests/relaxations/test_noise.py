@@ -26,7 +26,8 @@ from structinf.noise import (
     SumOfGamma,
     get_noise,
 )
-from structinf.solvers.perturbation import sample_inner_products, weighted_sum_of_samples
+from structinf.solvers.perturbation import weighted_sum_of_samples
+from structinf.solvers.sampled_structures import DenseStructures
 
 pytestmark = pytest.mark.slow
 
@@ -263,7 +264,7 @@ def test_products_of_samples_are_sums_over_them(dtype: torch.dtype) -> None:
     samples, v, weights = (draw(Normal(), *shape, dtype=dtype) for shape in ((5, 3, 2, 70), (3, 2, 70), (5, 3)))
     for y in (samples, samples.transpose(2, 3).contiguous().transpose(2, 3), samples[:, :, :, :0]):
         z = v[..., : y.shape[3]]
-        torch.testing.assert_close(sample_inner_products(y, z), torch.einsum("sbij,bij->sb", y, z))
+        torch.testing.assert_close(DenseStructures(y, y[0]).inner_products(z), torch.einsum("sbij,bij->sb", y, z))
         torch.testing.assert_close(weighted_sum_of_samples(y, weights), torch.einsum("sbij,sb->bij", y, weights))
 
 

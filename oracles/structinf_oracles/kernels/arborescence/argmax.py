@@ -22,7 +22,7 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-__all__ = ["argmax", "best_head", "grow"]
+__all__ = ["argmax", "argmax_indices", "best_head", "grow"]
 
 _FRESH, _ON_PATH, _HANGS = 0, 1, 2
 
@@ -117,6 +117,31 @@ def grow(scores, entries, owner, parent, sources, state, path, n, single_root):
 
 
 @jit
+def _new_memory(width):
+    """Return memory for :func:`_find_heads`: scores, entries and a stack, whose row 2 has the heads."""
+    return np.empty((2 * width, width)), np.empty((2 * width, width), np.int64), np.empty((5, 2 * width), np.int64)
+
+
+@jit
+def _find_heads(theta, n, single_root, memory):
+    """Write the heads of ``n`` words to ``memory``; return the score of the tree, −inf if there is none."""
+    scores, entries, stack = memory
+    sources = stack[2]
+    for h in range(n + 1):
+        for i in range(n):
+            scores[i, h] = theta[h, i + 1]
+    for i in range(n):
+        scores[i, i + 1] = -np.inf
+    if not grow(scores, entries, stack[0], stack[1], sources, stack[3], stack[4], n, single_root):
+        return -np.inf
+    roots, total = 0, 0.0
+    for i in range(n):
+        roots += 1 if sources[i] == 0 else 0
+        total += theta[sources[i], i + 1]
+    return total if not single_root or roots == 1 else -np.inf
+
+
+@jit
 def argmax(start, stop, theta, lengths, single_root, y, value):
     """Find trees of highest score of the instances start : stop.
 
@@ -133,25 +158,25 @@ def argmax(start, stop, theta, lengths, single_root, y, value):
     value : (B,) float64
         Written: score of the tree, −inf if there is none.
     """
-    width = theta.shape[1]
-    scores, entries = np.empty((2 * width, width)), np.empty((2 * width, width), np.int64)
-    stack = np.empty((5, 2 * width), np.int64)
+    memory = _new_memory(theta.shape[1])
+    heads = memory[2][2]
     for b in range(start, stop):
-        n = lengths[b]
-        for h in range(n + 1):
-            for i in range(n):
-                scores[i, h] = theta[b, h, i + 1]
-        for i in range(n):
-            scores[i, i + 1] = -np.inf
-        sources = stack[2]
-        value[b] = -np.inf
-        if not grow(scores, entries, stack[0], stack[1], sources, stack[3], stack[4], n, single_root):
-            continue
-        roots, total = 0, 0.0
-        for i in range(n):
-            roots += 1 if sources[i] == 0 else 0
-            total += theta[b, sources[i], i + 1]
-        if not single_root or roots == 1:
-            value[b] = total
-            for i in range(n):
-                y[b, sources[i], i + 1] = 1
+        value[b] = _find_heads(theta[b], lengths[b], single_root, memory)
+        if value[b] > -np.inf:
+            for i in range(lengths[b]):
+                y[b, heads[i], i + 1] = 1
+
+
+@jit
+def argmax_indices(start, stop, theta, lengths, single_root, value, parts):
+    """Find the trees of :func:`argmax` as lists of arcs.
+
+    ``parts`` (B, n) is written: head · (n + 1) + word for each word, and −1 beyond the length.
+    """
+    width = theta.shape[1]
+    memory = _new_memory(width)
+    heads = memory[2][2]
+    for b in range(start, stop):
+        value[b] = _find_heads(theta[b], lengths[b], single_root, memory)
+        for i in range(width - 1):
+            parts[b, i] = heads[i] * width + i + 1 if i < lengths[b] else -1

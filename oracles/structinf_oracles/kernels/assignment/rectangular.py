@@ -22,7 +22,19 @@ from structinf.kernels.jit import jit
 
 from .shortest_augmenting_paths import LANES, augment, bid, new_search
 
-__all__ = ["OTHER", "SURPLUS", "UNUSED", "Block", "argmax", "lay_out", "mark_surplus", "new_block", "pad", "write"]
+__all__ = [
+    "OTHER",
+    "SURPLUS",
+    "UNUSED",
+    "Block",
+    "argmax",
+    "argmax_indices",
+    "lay_out",
+    "mark_surplus",
+    "new_block",
+    "pad",
+    "write",
+]
 
 OTHER, SURPLUS, UNUSED = 0, 1, 2
 """Groups of rows and columns; UNUSED is padding."""
@@ -96,15 +108,19 @@ def lay_out(theta, b, row_group, column_group, block):
 
 
 @jit
+def _pair(i, choice, split, block):
+    """Return the row and the column of θ that row ``i`` of the block matches."""
+    one, other = block.row_part[i], block.column_part[choice[i]]
+    return (one, other) if i < split else (other, one)
+
+
+@jit
 def write(y, choice, rows, split, block):
     """Write the structure described by ``choice`` to ``y`` (n, m)."""
     y[:] = 0.0
     for i in range(rows):
-        one, other = block.row_part[i], block.column_part[choice[i]]
-        if i < split:
-            y[one, other] = 1.0
-        else:
-            y[other, one] = 1.0
+        row, column = _pair(i, choice, split, block)
+        y[row, column] = 1.0
 
 
 @jit
@@ -131,6 +147,28 @@ def argmax(start, stop, theta, row_group, column_group, columns_most, y, feasibl
         feasible[b] = augment(block.cost, rows, pad(columns), search)
         if feasible[b]:
             write(y[b], search.choice, rows, split, block)
+
+
+@jit
+def argmax_indices(start, stop, theta, row_group, column_group, columns_most, columns, feasible, parts):
+    """Find the structures of :func:`argmax` as lists of parts.
+
+    ``parts`` (B, min(n, m)) is written: row · ``columns`` + column for each pair, and −1 beyond the last pair. Pairs
+    with a column from ``columns`` on are left out.
+    """
+    block, search = new_block(min(theta.shape[1], theta.shape[2]), columns_most)
+    for b in range(start, stop):
+        rows, width, split = lay_out(theta, b, row_group, column_group, block)
+        bid(block.cost, rows, pad(width), search)
+        feasible[b] = augment(block.cost, rows, pad(width), search)
+        found = 0
+        for i in range(rows if feasible[b] else 0):
+            row, column = _pair(i, search.choice, split, block)
+            if column < columns:
+                parts[b, found] = row * columns + column
+                found += 1
+        for i in range(found, parts.shape[1]):
+            parts[b, i] = -1
 
 
 @jit

@@ -12,7 +12,7 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.scalar.min_max import maximum
 
-__all__ = ["argmax"]
+__all__ = ["argmax", "argmax_indices"]
 
 
 LANES = 16
@@ -77,6 +77,36 @@ def _backward(transition, length, table, best, sums, tags):
 
 
 @jit
+def _new_memory(unary, transition):
+    """Return memory for :func:`_find_tags`: a table, padded rows of the transition, tags and sums."""
+    length, states = unary.shape[1:]
+    width = -(-states // LANES) * LANES if transition.shape[1] == 1 else states
+    table = np.full((length, width), -np.inf, unary.dtype)
+    padded = np.full((1, states, width), -np.inf, unary.dtype)
+    return table, padded, np.empty(length, np.int64), np.empty(states, unary.dtype)
+
+
+@jit
+def _find_tags(b, is_first, unary, transition, length, memory):
+    """Write the best tags of row ``b`` to ``memory``; return whether a sequence is allowed.
+
+    Rows that share a transition share its padded copy, which the first row writes.
+    """
+    table, padded, tags, sums = memory
+    scores, steps = unary[min(b, unary.shape[0] - 1)], transition[min(b, transition.shape[0] - 1)]
+    if transition.shape[1] == 1:
+        if is_first or transition.shape[0] > 1:
+            for i in range(steps.shape[1]):
+                for j in range(steps.shape[1]):
+                    padded[0, i, j] = steps[0, i, j]
+        steps = padded
+    best = _forward(scores, steps, length, table)
+    if best > -np.inf:
+        _backward(steps, length, table, best, sums, tags)
+    return best > -np.inf
+
+
+@jit
 def argmax(start, stop, unary, transition, lengths, feasible, out_unary, out_transition):
     """Find best structures of the rows ``start:stop``.
 
@@ -95,25 +125,36 @@ def argmax(start, stop, unary, transition, lengths, feasible, out_unary, out_tra
     out_transition : (B, P, S, S)
         Zeros on entry; indicators or counts of the transitions are written.
     """
-    length, states = unary.shape[1:]
-    shared = transition.shape[1] == 1
-    width = -(-states // LANES) * LANES if shared else states
-    table = np.full((length, width), -np.inf, unary.dtype)
-    padded = np.full((1, states, width), -np.inf, unary.dtype)
-    tags, sums = np.empty(length, np.int64), np.empty(states, unary.dtype)
+    memory = _new_memory(unary, transition)
+    tags = memory[2]
     for b in range(start, stop):
-        scores, steps = unary[min(b, unary.shape[0] - 1)], transition[min(b, transition.shape[0] - 1)]
-        if shared:
-            if b == start or transition.shape[0] > 1:
-                for i in range(states):
-                    for j in range(states):
-                        padded[0, i, j] = steps[0, i, j]
-            steps = padded
-        best = _forward(scores, steps, lengths[b], table)
-        feasible[b] = best > -np.inf
+        feasible[b] = _find_tags(b, b == start, unary, transition, lengths[b], memory)
         if feasible[b]:
-            _backward(steps, lengths[b], table, best, sums, tags)
             for t in range(lengths[b]):
                 out_unary[b, t, tags[t]] = 1
             for t in range(1, lengths[b]):
                 out_transition[b, min(t, out_transition.shape[1]) - 1, tags[t - 1], tags[t]] += 1
+
+
+@jit
+def argmax_indices(start, stop, unary, transition, lengths, feasible, parts):
+    """Find the structures of :func:`argmax` as lists of parts.
+
+    ``parts`` (B, 2 T − 1), or (B, T − 1) without the tags, is written: the index of the tag of each token, then of
+    each transition, −1 in the padding. Transitions follow the T S tags.
+    """
+    length, states = unary.shape[1:]
+    edges = max(length - 1, 0)
+    nodes = parts.shape[1] - edges
+    memory = _new_memory(unary, transition)
+    tags = memory[2]
+    for b in range(start, stop):
+        feasible[b] = _find_tags(b, b == start, unary, transition, lengths[b], memory)
+        for i in range(parts.shape[1]):
+            parts[b, i] = -1
+        if feasible[b]:
+            for t in range(min(nodes, lengths[b])):
+                parts[b, t] = t * states + tags[t]
+            for t in range(1, lengths[b]):
+                step = nodes * states + (min(t, transition.shape[1]) - 1) * states * states
+                parts[b, nodes + t - 1] = step + tags[t - 1] * states + tags[t]

@@ -15,7 +15,7 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.simd.vector import LANES, largest, load, maximum, reduce_sum, where_less
 
-__all__ = ["highest"]
+__all__ = ["highest", "highest_indices"]
 
 _BLOCK = 1 << 20  # counts within it are exact in float32
 
@@ -76,6 +76,32 @@ def _lowest(row, k, floor, number, integer):
             high, top, at_high = middle, threshold, count
         is_secant = not is_secant
     return lowest, False, above
+
+
+@jit
+def highest_indices(start, stop, scores, integers, k, floor, taken, above):
+    """Write the indices of the scores that :func:`highest` takes to ``taken`` (B, m), and −1 behind the last."""
+    real, size, most = scores.dtype.type, scores.shape[1], taken.shape[1]
+    number = np.empty(1, scores.dtype)
+    integer = number.view(integers.dtype)
+    row = np.full(-(-size // LANES) * LANES, -np.inf, scores.dtype)
+    chosen = np.empty(size + 1, np.int32)
+    for b in range(start, stop):
+        for i in range(size):
+            row[i] = scores[b, i]
+        own, found = k[b % len(k)], 0
+        lowest, is_exact, above[b] = _lowest(row, own, real(floor), number, integer)
+        spare = own
+        if not is_exact:
+            for i in range(size):
+                spare -= row[i] > lowest
+        for i in range(size):  # without a branch, which the processor could not predict
+            chosen[found] = i
+            is_taken = row[i] >= lowest and (is_exact or row[i] > lowest or spare > 0)
+            spare -= row[i] == lowest
+            found += is_taken
+        for i in range(most):
+            taken[b, i] = chosen[i] if i < found else -1
 
 
 @jit
