@@ -350,10 +350,10 @@ class _Samples:
 
         The sum is 0 at parts of score −inf, and with multiplicative noise at parts of score 0.
         """
-        total = weighted_sum_of_samples(get_noise(self.options.noise).score(noise), weights)
+        total = weighted_sum_of_samples(get_noise(self.options.noise).score(noise), weights, theta)
         if self.options.perturbation == "multiplicative":
-            return torch.where((theta == 0) | theta.isinf(), 0.0, total / theta)
-        return torch.where(theta.isinf(), 0.0, total)
+            return torch.where(theta == 0, 0.0, total / theta)
+        return total
 
 
 @dataclass(frozen=True)

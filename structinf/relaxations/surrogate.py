@@ -21,7 +21,7 @@ from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 from ..relaxation import Relaxation, noise_unsupported_reason
 from ..solution import Solution
 from ..solvers.argmax import best_samples, best_score, best_structure
-from ..solvers.perturbation import NoisyCopies, merge_samples, perturb, repeat_instances
+from ..solvers.perturbation import NoisyCopies, add_to_samples, merge_samples, perturb, repeat_instances
 from ..solvers.sampled_structures import SampledStructures
 from ..validation import check_choice, check_in_range, check_natural, check_scale, number_of_step
 
@@ -346,9 +346,10 @@ class SampledArgmax:
     def mean_argmax_at_step(self, v: Parts, step: float) -> Parts:
         """Return the mean over the samples of argmax ⟨θ + step v, y⟩, (B, *event), for v (B, *event)."""
         found = self.argmax_result
-        potentials = map_parts(lambda t, z: torch.add(t, z, alpha=step), self._unflatten_samples(found.theta), v)
-        potentials = found.clamp_to_domain(map_parts(lambda t: t.flatten(0, 1), potentials))
-        if are_all_finite(potentials):
+        pairs = zip(as_tuple(self._unflatten_samples(found.theta)), as_tuple(v), strict=True)
+        stepped, are_finite = zip(*[add_to_samples(t, z, step) for t, z in pairs], strict=True)
+        potentials = found.clamp_to_domain(pack_like([t.flatten(0, 1) for t in stepped], v))
+        if all(are_finite):
             return best_samples(found.oracle, potentials, found.noiseless_theta, self.samples).mean
         y = found.solve_where_finite(lambda t: best_structure(found.oracle, t), potentials)
         return map_parts(lambda z: z.mean(0), self._unflatten_samples(y))

@@ -21,6 +21,7 @@ from ..validation import check_in_range
 
 __all__ = [
     "NoisyCopies",
+    "add_to_samples",
     "draw_noise",
     "merge_samples",
     "multiplicative_factors",
@@ -223,14 +224,35 @@ def merge_samples(copies: Parts) -> Parts:
     return map_parts(lambda t: t.flatten(0, 1), copies)
 
 
-def weighted_sum_of_samples(samples: Tensor, weights: Tensor) -> Tensor:
-    """Return Σ wᵢ yᵢ, (B, *event), over ``samples`` (n, B, *event) with ``weights`` (n, B)."""
-    flat = samples.unsqueeze(-1).flatten(2)
+def add_to_samples(samples: Tensor, v: Tensor, scale: float) -> tuple[Tensor, bool]:
+    """Return ``samples`` (n, B, *event) + ``scale`` · ``v`` (B, *event), and whether all numbers are finite."""
     if not samples.is_cpu:
-        return torch.einsum("nb,nbd->bd", weights, flat).view(samples.shape[1:])
+        total = torch.add(samples, v, alpha=scale)
+        return total, bool(total.isfinite().all())
+    from ..kernels.noise.products import steps
+
+    drawn, direction = to_numpy(samples, v.to(samples.dtype))
+    total, is_finite = np.empty_like(drawn), np.empty(len(direction), np.bool_)
+    flat = *drawn.shape[:2], math.prod(drawn.shape[2:])
+    arrays = drawn.reshape(flat), direction.reshape(flat[1:]), drawn.dtype.type(scale), total.reshape(flat), is_finite
+    parallel_rows(steps, len(direction), *arrays, work=2 * drawn.size)
+    return torch.from_numpy(total), bool(is_finite.all())
+
+
+def weighted_sum_of_samples(samples: Tensor, weights: Tensor, theta: Tensor) -> Tensor:
+    """Return Σ wᵢ yᵢ, (B, *event), over ``samples`` (n, B, *event) with ``weights`` (n, B).
+
+    The sum is 0 at parts whose score in ``theta`` (B | 1, *event) is infinite.
+    """
+    size, shape = len(theta), samples.shape[1:]
+    if not samples.is_cpu:
+        total = torch.einsum("nb,nbd->bd", weights, samples.unsqueeze(-1).flatten(2)).view(shape)
+        return torch.where(theta.isinf(), 0.0, total)
     from ..kernels.noise.products import weighted_sums
 
-    arrays = to_numpy(flat, weights.to(samples.dtype))
-    total = np.empty(flat.shape[1:], arrays[0].dtype)
-    parallel_rows(weighted_sums, flat.shape[1], *arrays, total, work=samples.numel())
-    return torch.from_numpy(total).view(samples.shape[1:])
+    drawn, factors, scores = to_numpy(samples, weights.to(samples.dtype), theta)
+    count = math.prod(shape[1:])
+    total = np.empty((shape[0], count), drawn.dtype)
+    arrays = drawn.reshape(len(drawn), shape[0], count), factors, scores.reshape(size, count), total
+    parallel_rows(weighted_sums, shape[0], *arrays, work=drawn.size)
+    return torch.from_numpy(total.reshape(shape))

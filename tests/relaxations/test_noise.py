@@ -265,7 +265,10 @@ def test_products_of_samples_are_sums_over_them(dtype: torch.dtype) -> None:
     for y in (samples, samples.transpose(2, 3).contiguous().transpose(2, 3), samples[:, :, :, :0]):
         z = v[..., : y.shape[3]]
         torch.testing.assert_close(DenseStructures(y, y[0]).inner_products(z), torch.einsum("sbij,bij->sb", y, z))
-        torch.testing.assert_close(weighted_sum_of_samples(y, weights), torch.einsum("sbij,sb->bij", y, weights))
+        theta = torch.zeros_like(z)
+        theta[0].view(-1)[:1] = -torch.inf
+        total = torch.einsum("sbij,sb->bij", y, weights).masked_fill(theta.isinf(), 0)
+        torch.testing.assert_close(weighted_sum_of_samples(y, weights, theta), total)
 
 
 # ----------------------------------------------------------------------------- by name

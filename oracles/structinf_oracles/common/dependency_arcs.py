@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,19 @@ def arcs_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "batch nodes node
         arcs[:, :, 0] = False
         arcs[0].fill_diagonal_(False)
         return arcs
+    if "lengths" not in oracle.bound and has_numpy_view(theta):
+        return torch.from_numpy(_all_arcs(theta.shape[1]))
     lengths = lengths_in_use(oracle, theta[:1])
     if has_numpy_view(lengths):  # numpy's operations on small arrays are several times faster
         return torch.from_numpy(_arcs_in_use(np.arange(theta.shape[1]), lengths.numpy()))
     return _arcs_in_use(torch.arange(theta.shape[1], device=theta.device), lengths)
+
+
+@functools.lru_cache(maxsize=64)
+def _all_arcs(size: int) -> np.ndarray:
+    """Return :func:`arcs_in_use` without padding, (1, size, size). Calls for one size share its memory."""
+    nodes = np.arange(size)
+    return _arcs_in_use(nodes, nodes[-1:])
 
 
 def _arcs_in_use(nodes: Any, lengths: Any) -> Any:
