@@ -15,6 +15,7 @@ from torch import Tensor
 from .compile.torch_private import standard_gamma
 from .errors import InvalidInputError, UnsupportedError
 from .kernels.gpu import uses_triton
+from .kernels.noise.keys import draw_key
 from .kernels.threads import parallel_rows
 from .validation import check_natural
 
@@ -27,8 +28,6 @@ __all__ = [
     "Normal",
     "SignedExponential",
     "SumOfGamma",
-    "counter_distribution",
-    "draw_key",
     "get_noise",
 ]
 
@@ -433,23 +432,6 @@ def get_noise(noise: str | Noise) -> Noise:
 
 
 # ----------------------------------------------------------------------------- draws by kernels
-
-
-def counter_distribution(noise: Noise) -> str | None:
-    """Return the name of the distribution in `structinf.kernels.noise.counter_rng`; None for other noise."""
-    return noise.name.upper() if type(noise) in (Exponential, Gumbel, Logistic, Normal) else None
-
-
-def draw_key(generator: torch.Generator | None, device: torch.device) -> int | Tensor:
-    """Return a key from 0 to 2⁶³ − 1 for draws on ``device``.
-
-    From a CUDA generator, the key is a scalar on the device, so that no synchronization is needed. A recorded CUDA
-    graph would repeat a number in each replay, so there the default generator of the device gives the key.
-    """
-    is_recorded = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    source = generator.device if generator is not None else device if is_recorded else "cpu"
-    key = torch.empty((), dtype=torch.int64, device=source).random_(generator=generator)
-    return int(key) if key.is_cpu else key
 
 
 def _fill_compiled(distribution: str, spec: _SampleSpec) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -14,7 +13,8 @@ from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy
 from ..kernels.arrays import LARGE_BYTES, empty
 from ..kernels.gpu import uses_triton
-from ..noise import Noise, counter_distribution, draw_key
+from ..kernels.noise.keys import draw_key
+from ..noise import Exponential, Gumbel, Logistic, Noise, Normal
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, check_scale_now, map_parts, pack_like
 from ..validation import check_in_range
@@ -96,9 +96,13 @@ def perturb(
     return NoisyCopies(oracle.repeat(samples), merge_samples(copies), drawn)
 
 
+_OF_COUNTERS = (Exponential, Gumbel, Logistic, Normal)
+"""Distributions of `structinf.kernels.noise.counter_rng`. Subclasses of users may draw other numbers."""
+
+
 def _is_drawn_with_scores(theta: Parts, noise: Noise, generator: torch.Generator | None) -> bool:
     """Return whether a compiled loop draws the noise and adds the scores in one pass."""
-    if counter_distribution(noise) is None or not (generator is None or generator.device.type == "cpu"):
+    if type(noise) not in _OF_COUNTERS or not (generator is None or generator.device.type == "cpu"):
         return False
     is_recording = torch.is_grad_enabled()
     return all(t.is_cpu and not uses_triton(t) and not (is_recording and t.requires_grad) for t in as_tuple(theta))
@@ -121,7 +125,7 @@ def _draw_noisy_scores(
     from ..kernels.noise import noisy_scores as kernels
 
     size, tensors = batch_size(theta), as_tuple(theta)
-    distribution = getattr(counter_rng, cast(str, counter_distribution(noise)))
+    distribution = getattr(counter_rng, noise.name.upper())
     factors = _factors_of_noise(oracle, theta, size)
     copies, draws = [], []
     for t, factor in zip(tensors, factors, strict=True):
