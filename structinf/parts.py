@@ -106,6 +106,8 @@ def parts_to_vectors(y: Parts) -> Tensor:
 
 def vectors_to_parts(vectors: Tensor, like: Parts) -> Parts:
     """Return vectors (..., D) in the form and the dtype of ``like``, (..., *event)."""
+    if isinstance(like, Tensor):
+        return vectors.reshape(*vectors.shape[:-1], *like.shape[1:]).to(like.dtype)
     tensors = as_tuple(like)
     pieces = vectors.split([math.prod(t.shape[1:]) for t in tensors], -1)
     shaped = [p.reshape(*p.shape[:-1], *t.shape[1:]).to(t.dtype) for p, t in zip(pieces, tensors, strict=True)]

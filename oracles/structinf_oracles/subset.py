@@ -172,8 +172,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         if not theta.is_cpu:
             return None
         scores = mask_unusable_cells(self.bound.get("lengths"), theta)
-        sizes = self.sizes(scores).clamp(max=scores.shape[1])[:, 0]
-        most = int(sizes.max()) if len(sizes) else 0
+        most = min(largest_size(self) if "k" in self.bound else single_size(self), scores.shape[1])
         return self._find_highest(
             "highest_indices", scores, torch.empty(len(scores), most, dtype=torch.int32, device="cpu")
         )

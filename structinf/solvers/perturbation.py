@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -147,17 +148,12 @@ def _draw_noisy_scores(
 
 def _factors_of_noise(oracle: Oracle, theta: Parts, size: int) -> list[np.ndarray]:
     """Return factors of the draws for each tensor: 1, and 0 for parts without noise; an empty array if all are 1."""
-    masks = _noise_masks(oracle, theta, size)
-    tensors = as_tuple(theta)
-    factors: list[Tensor | None] = [None] * len(tensors)
-    for mask in masks:
-        for i, one in enumerate(as_tuple(mask)):
-            own = factors[i]
-            factors[i] = one if own is None else own & one
+    masks, tensors = _noise_masks(oracle, theta, size), as_tuple(theta)
+    if not masks:
+        return [np.empty(0, np.float64 if t.dtype is torch.float64 else np.float32) for t in tensors]
+    factors = [functools.reduce(torch.logical_and, column) for column in zip(*map(as_tuple, masks), strict=True)]
     return [
-        np.empty(0, str(t.dtype).removeprefix("torch."))
-        if factor is None
-        else to_numpy(factor.expand(len(factor), *t.shape[1:]).to(t.dtype))[0].reshape(-1)
+        to_numpy(factor.expand(len(factor), *t.shape[1:]).to(t.dtype))[0].reshape(-1)
         for t, factor in zip(tensors, factors, strict=True)
     ]
 

@@ -81,7 +81,8 @@ class ListedStructures:
         """Return ⟨y, v⟩, (n, B), of each structure y with its instance's ``v`` (B, *event)."""
         from ..kernels.noise.listed_structures import inner_products
 
-        lists, (vectors,) = self.lists.numpy(), to_numpy(parts_to_vectors(v))
+        vectors = parts_to_vectors(v) if isinstance(v, tuple) else v.reshape(len(v), self._size)
+        lists, (vectors,) = self.lists.numpy(), to_numpy(vectors)
         products = np.empty(lists.shape[:2], vectors.dtype)
         parallel_rows(inner_products, lists.shape[1], lists, vectors, products, work=2 * lists.size)
         return torch.from_numpy(products)
