@@ -134,8 +134,9 @@ class Oracle(abc.ABC):
     def argmax_indices(self, theta: AnyParts) -> Tensor | None:
         """Return the structures of :meth:`argmax` as lists of their parts, (B, m) int32; None by default.
 
-        Relaxations of many samples read a list in less time than a structure with all its zeros. Oracles override this
-        method if a compiled loop finds the list. They may return None for a device, a form of θ or an option.
+        Relaxations of many samples read a list in less time than a structure with all its zeros. They call the method
+        of the library's own oracles only, and other oracles need no lists. The result may be None for a device, a form
+        of θ or an option.
 
         Laws:
 
