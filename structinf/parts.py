@@ -100,7 +100,9 @@ def pack(tensors: tuple[Tensor, ...], is_tuple: bool) -> Parts:
 
 
 def parts_to_vectors(y: Parts) -> Tensor:
-    """Return the parts (B, *event) of all tensors as vectors (B, D)."""
+    """Return the parts (B, *event) of all tensors as vectors (B, D), possibly in the memory of a single tensor."""
+    if isinstance(y, Tensor) and y.ndim > 1:
+        return y.flatten(1)
     return torch.cat([t.flatten(1) if t.ndim > 1 else t[:, None] for t in as_tuple(y)], 1)
 
 

@@ -139,7 +139,7 @@ def own_losses(
         "ranking, listwise": lambda theta, batch: ranking["listwise"](theta, batch.values),
     }
     if task.has_facets:
-        cone = si.ConeLoss(oracle, interior_weight=INTERIOR)
+        cone = si.ConeLoss(oracle)
         found["cone (CaVE)"] = lambda theta, batch: cone(theta, batch.best)
     return found
 

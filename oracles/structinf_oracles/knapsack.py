@@ -359,6 +359,13 @@ class Knapsack(HypergraphProgram):
     def decode(self, y: Tensor) -> Tensor:
         return (y != 0).long()
 
+    def contains(self, y: Tensor) -> Tensor | None:
+        if self.bound:
+            return None
+        weights, capacity = _options_on(_without_cache(self), y.device)
+        load = ((y != 0).unsqueeze(1) * weights).sum(2)
+        return (y == y * y).all(1) & (load <= capacity).all(1)
+
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Return costs that count the items wrongly packed or left."""
         return cost_of_wrong_elements(y)

@@ -16,7 +16,15 @@ import numpy as np
 from ..jit import jit
 from .tolerances import DEPENDENT, VANISHING
 
-__all__ = ["Program", "add_vertex", "append_column", "solve_balanced", "solve_transposed", "solve_weights"]
+__all__ = [
+    "Program",
+    "add_vertex",
+    "append_column",
+    "solve_balanced",
+    "solve_transposed",
+    "solve_upper",
+    "solve_weights",
+]
 
 
 class Program(NamedTuple):
@@ -46,7 +54,7 @@ def solve_transposed(factor, x, n):
 
 
 @jit
-def _solve_upper(factor, x, n):
+def solve_upper(factor, x, n):
     """Solve U x' = x in place."""
     for m in range(n - 1, -1, -1):
         row = factor[m]
@@ -68,7 +76,7 @@ def solve_balanced(program, x, n):
         below += ones[k] * ones[k]
     for k in range(n):
         x[k] -= above / below * ones[k]
-    _solve_upper(program.factor, x, n)
+    solve_upper(program.factor, x, n)
 
 
 @jit
@@ -192,7 +200,7 @@ def add_vertex(program, n, square, gram, gradient, slope, threshold, column):
             return append_column(program, n, weight, column, remainder)
         # The new vertex is an affine combination r = Σ c_k r_k. Moving weight from the combination to the vertex leaves
         # the penalty unchanged, so the objective is linear along the move, and the move ends when a weight reaches 0.
-        _solve_upper(program.factor, column, n)
+        solve_upper(program.factor, column, n)
         rise = slope
         for k in range(n):
             rise -= column[k] * gradient[order[k]]
