@@ -79,7 +79,8 @@ def fit(
             value = loss(batch)
             optimizer.zero_grad()
             value.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            if clip < math.inf:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             total += value.item()
         schedule.step()

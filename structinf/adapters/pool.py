@@ -50,16 +50,16 @@ class StructurePool:
             return None
         return pack(tuple(t[: len(self)] for t in self._memory), self.is_tuple)
 
-    def add(self, structures: Parts) -> None:
-        """Add structures (K, *event), except the known ones, which count as used again."""
+    def add(self, structures: Parts) -> list[bytes]:
+        """Add structures (K, *event), except the known ones, which count as used again; return the key of each."""
         tensors = tuple([t.detach().cpu().contiguous() for t in as_tuple(structures)])
         if not self._memory:
             self.is_tuple = isinstance(structures, tuple)
             self._memory = tuple(t.new_zeros(0, *t.shape[1:]) for t in tensors)
         self.check_form(structures)
         tensors = tuple([t.to(own) for t, own in zip(tensors, self._memory, strict=True)])
-        rows, use = self._rows, self._rows.move_to_end
-        for row, key in enumerate(self._bytes(tensors)):
+        rows, use, keys = self._rows, self._rows.move_to_end, self._bytes(tensors)
+        for row, key in enumerate(keys):
             if key in rows:
                 use(key)
                 continue
@@ -74,6 +74,14 @@ class StructurePool:
             self._vectors = None
             for own, t in zip(self._memory, tensors, strict=True):
                 own[index] = t[row]
+        return keys
+
+    def use(self, key: bytes | None) -> bool:
+        """Count the structure of a key as used again; return whether the pool holds it."""
+        if key not in self._rows:
+            return False
+        self._rows.move_to_end(key)
+        return True
 
     def scores(self, theta: Parts) -> Float[Tensor, "batch structures"]:
         """Return the scores ⟨θ, y⟩ of all structures, (B, K), differentiable in θ; −inf if a part is forbidden.

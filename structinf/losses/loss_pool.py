@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import OrderedDict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..adapters import StructurePool, is_due
-from ..errors import InvalidInputError, UnsupportedError
+from ..errors import InvalidInputError, UnsupportedError, renumber_instances
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, list_to_tuple, map_parts
-from ..solvers.argmax import best_structures
+from ..parts import Parts, as_tuple, batch_size, list_to_tuple, map_parts, parts_to_vectors, select_rows
+from ..solvers.argmax import best_structure, best_structures
 from ..validation import check_ratio, check_real
 
 __all__ = ["LossPool"]
+
+_MOST_SOLVED = 100_000
+"""The largest number of true scores whose best structure is remembered, about 15 MB."""
 
 
 class LossPool(nn.Module):
@@ -35,6 +40,8 @@ class LossPool(nn.Module):
         super().__init__()
         check_ratio("solve_ratio", solve_ratio)
         self.memory, self.solve_ratio, self.calls = StructurePool(capacity), solve_ratio, 0
+        self._solved: tuple[Oracle | None, OrderedDict[bytes, bytes]] = None, OrderedDict()
+        """An oracle, and the pool's key of its best structure by the digest of true scores."""
         if structures is not None:
             first: Parts = list_to_tuple(structures)
             for t in as_tuple(first):
@@ -48,10 +55,11 @@ class LossPool(nn.Module):
     def __len__(self) -> int:
         return len(self.memory)
 
-    def grow(self, oracle: Oracle, structures: Parts | None, *scores: Parts) -> None:
-        """Add ``structures`` and, if the call is due, the best structures for each of the ``scores``.
+    def grow(self, oracle: Oracle, structures: Parts | None, theta: Parts, true_theta: Parts | None = None) -> None:
+        """Add ``structures`` and, if the call is due, the best structures for ``theta`` and for ``true_theta``.
 
-        A pool in evaluation mode stays as it is.
+        A pool in evaluation mode stays as it is. True scores are the same in each epoch, so the pool remembers which of
+        its structures is the best.
 
         Raises
         ------
@@ -63,16 +71,45 @@ class LossPool(nn.Module):
                 f"a pool of structures needs one set Y for all instances, but {oracle.label()} has the instance data "
                 f"{', '.join(oracle.bound)}; forbid parts by scores of −inf instead, or use FenchelYoungLoss"
             )
-        if not self.training or not all(batch_size(each) for each in scores):
+        if not self.training or not batch_size(theta):
             return
         with torch.no_grad():
             # An infeasible instance raises an error here, before the call counts. The loss then calls again without it.
-            is_exact = is_due(self.calls + 1, self.solve_ratio)
-            new = [] if structures is None else [structures]
-            new += best_structures(oracle, *scores) if is_exact else []
+            if not is_due(self.calls + 1, self.solve_ratio):
+                new = []
+            elif true_theta is None or not oracle.is_exact:
+                new = best_structures(oracle, theta, *([] if true_theta is None else [true_theta]))
+            else:
+                new = []
+                self._add_best(oracle, theta, true_theta)
             self.calls += 1
+            new = new if structures is None else [structures, *new]
             if new:
                 self.memory.add(new[0] if len(new) == 1 else map_parts(lambda *each: torch.cat(each), *new))
+
+    def _add_best(self, oracle: Oracle, theta: Parts, true_theta: Parts) -> None:
+        """Add the best structures for ``theta``, and for the ``true_theta`` whose best structure is not remembered."""
+        if self._solved[0] is not oracle:
+            self._solved = oracle, OrderedDict()
+        solved, use, size = self._solved[1], self.memory.use, batch_size(true_theta)
+        rows = parts_to_vectors(map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), true_theta))
+        digests = [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows.cpu().numpy()]
+        missing = [i for i, digest in enumerate(digests) if not use(solved.get(digest))]
+        if len(missing) == size:
+            best, *true_best = best_structures(oracle, theta, true_theta)
+        else:
+            best, true_best = best_structure(oracle, theta), []
+            if missing:
+                index = torch.tensor(missing, device=rows.device)
+                with renumber_instances(missing):
+                    true_best = [best_structure(oracle, select_rows(true_theta, index))]
+        self.memory.add(best)
+        for i, key in zip(missing, self.memory.add(true_best[0]) if missing else (), strict=True):
+            solved[digests[i]] = key
+        for digest in digests:  # these structures were used last
+            use(solved.get(digest))
+        while len(solved) > _MOST_SOLVED:
+            solved.popitem(last=False)
 
     def vectors(self, theta: Parts) -> tuple[Tensor, ...]:
         """Return all structures as vectors, (K, D) for each tensor of ``theta``, in its dtype and on its device.

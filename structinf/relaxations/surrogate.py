@@ -247,7 +247,10 @@ class ArgmaxResult:
     @functools.cached_property
     def has_forbidden_parts(self) -> bool:
         """Whether a part has score −inf. Noise does not change −inf, so the check reads only the noiseless scores."""
-        return any(bool(t.isneginf().any()) for t in as_tuple(self.noiseless_theta))
+        # A sum is finite only if all entries are.
+        return any(
+            not math.isfinite(t.sum().item()) and bool(t.isneginf().any()) for t in as_tuple(self.noiseless_theta)
+        )
 
     def allowed_parts(self, like: Parts) -> Parts:
         """Return boolean masks (B | 1, *event) of the parts allowed in structures, for the batch size of ``like``."""

@@ -5,6 +5,7 @@ imitation.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -535,6 +536,37 @@ def test_functions_of_the_imitation_loss_get_no_empty_batch():
     loss = si.ImitationLoss("categorical", never, never)
     assert loss(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
     assert si.ConeLoss("categorical", **EXACT)(torch.zeros(3), torch.tensor(0)) == 1
+
+
+def test_pool_remembers_the_best_structures_of_true_scores():
+    class Counting(Walk):
+        sizes: ClassVar[list[int]] = []
+
+        def argmax(self, theta):
+            self.sizes.append(len(theta[0]))
+            return super().argmax(theta)
+
+    g = torch.Generator().manual_seed(0)
+    theta, true = ((torch.randn(3, 3, 2, generator=g), torch.randn(3, 2, 2, generator=g)) for _ in range(2))
+    oracle = Counting()
+    loss = si.RankingLoss(oracle, solve_ratio=1.0)
+    values = [loss(theta, true).item() for _ in range(2)]
+    assert values[0] == values[1]
+    assert oracle.sizes == [6, 3]
+    other = map_parts(lambda t: torch.cat([t[:1], -t[1:]]), true)
+    loss(theta, other)
+    assert oracle.sizes[2:] == [3, 2]
+    loss.oracle = Counting()
+    loss(theta, true)
+    assert oracle.sizes[4:] == [6]
+    # A structure that the pool has replaced is found again.
+    oracle, loss = Counting(), si.RankingLoss(Counting(), solve_ratio=1.0, capacity=1)
+    loss.oracle = oracle
+    one = map_parts(lambda t: t[:1], theta), map_parts(lambda t: t[:1], true)
+    loss(*one)
+    loss.pool.memory.add(Walk().argmax(map_parts(lambda t: -t[:1], true)))
+    loss(*one)
+    assert oracle.sizes[5:] == [2, 2]
 
 
 def test_second_derivatives_are_those_of_the_pool_of_the_forward_pass():
