@@ -74,8 +74,17 @@ class _Restore(Protocol):
     def __call__(self, t: Any, dim: int, fill: Fill, /) -> Any: ...
 
 
-_MOST_SHOWN = 100_000
-"""The largest number of entries of a support that is built to be printed."""
+_MOST_SHOWN = 30
+"""The largest number of entries of a tensor that is printed. Larger tensors are shown by their shape."""
+
+
+def _shown(value: Any) -> str:
+    """Return the text of a field for ``repr``."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))})"
+    if isinstance(value, Tensor) and value.numel() > _MOST_SHOWN:
+        return f"<tensor of shape {tuple(value.shape)}, {value.dtype}>"
+    return repr(value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,7 +152,7 @@ class Solution:
             size = len(self.weights) * sum(t.numel() for t in as_tuple(self.mean))
             fields["support"] = self.support if size <= _MOST_SHOWN else ...  # built on first use
         known = {name: value for name, value in fields.items() if value is not None}
-        shown = [f"{name}={'...' if value is ... else repr(value)}" for name, value in known.items()]
+        shown = [f"{name}={'...' if value is ... else _shown(value)}" for name, value in known.items()]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def with_batch_shape(

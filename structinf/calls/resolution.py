@@ -223,7 +223,10 @@ def _unknown_option(key: str, owners: list[tuple[Any, list[str]]], data: list[st
     ``data`` holds the names of instance data.
     """
     if key in data:
-        return f"{key!r} is instance data, not an option; pass it with the scores: layer(theta, {key}=...)"
+        return (
+            f"{key!r} is instance data, not an option; pass it with the scores: layer(theta, {key}=...), or "
+            f"loss(theta, y, {key}=...)"
+        )
     takes = [
         f"{one} has {', '.join(names) or 'none'}"
         if isinstance(one, str)

@@ -692,6 +692,7 @@ def test_a_printed_solution_shows_its_support(relaxation):
     assert "make_support" not in text
     assert "None" not in text
     large = si.infer(torch.zeros(2000, 60), "categorical", "map")
+    assert "mean=<tensor of shape (2000, 60), torch.float32>" in repr(large)
     assert repr(large).endswith(", support=...)")
     assert "support" not in vars(large)
 
