@@ -1,7 +1,8 @@
 """What happens while numba compiles kernels of the library: a line on stderr, and no garbage collection.
 
 The first call of a kernel compiles the kernel, and the result is kept on disk. After two seconds of compiling in a
-process, one line on stderr says so. Importing this module imports numba.
+process, one line on stderr says so, and after each further ten seconds a short line. Importing this module imports
+numba.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numba.core import event
 __all__ = ["Observer", "observe", "watch"]
 
 SECONDS_BEFORE_NOTICE = 2.0
+SECONDS_BETWEEN_NOTICES = 10.0
 
 Observer = Callable[[str], None]
 """Takes the name of a kernel that numba begins to compile."""
@@ -46,7 +48,7 @@ class _CompileListener(event.Listener):
         self._stack: list[Any] = []
         self._kernel: Any = None
         self._seconds, self._begin = 0.0, 0.0
-        self._is_noted, self._resume_gc = False, False
+        self._noted_until, self._resume_gc = SECONDS_BEFORE_NOTICE, False
 
     def on_start(self, event: Any) -> None:
         dispatcher = event.data["dispatcher"]
@@ -70,11 +72,16 @@ class _CompileListener(event.Listener):
                 gc.enable()
 
     def _write_line(self) -> None:
-        """Write the line once, if kernels have been compiled for two seconds."""
-        if self._kernel is None or self._is_noted or _observers or sys.stderr is None:
+        """Write a line if kernels have been compiled for two seconds, or for ten seconds since the last line."""
+        if self._kernel is None or _observers or sys.stderr is None:
             return
-        if self._seconds + time.perf_counter() - self._begin > SECONDS_BEFORE_NOTICE:
-            self._is_noted = True
+        seconds = self._seconds + time.perf_counter() - self._begin
+        if seconds > self._noted_until:
+            is_first = self._noted_until == SECONDS_BEFORE_NOTICE
+            self._noted_until = seconds + SECONDS_BETWEEN_NOTICES
+            if not is_first:
+                print(f"structinf compiles {_name(self._kernel)}, {seconds:.0f} s so far", file=sys.stderr, flush=True)
+                return
             kept = getattr(self._kernel.stats, "cache_path", None)
             where = (
                 f"keeps the result in {kept}. `structinf warmup` compiles kernels in advance."
