@@ -344,6 +344,11 @@ class TagScheme:
 
     def _tokens(self, labels: Tensor, lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor]:
         """The labels, and the number of tokens of each sequence, (...)."""
+        if not isinstance(labels, Tensor):
+            raise TypeError(
+                f"labels must be a tensor of integers (..., T), the indices of tags, got {type(labels).__name__}; for "
+                "tags of one sequence as strings, pass torch.tensor([scheme.tags.index(tag) for tag in labels])"
+            )
         if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool or not labels.ndim:
             raise InvalidInputError(
                 f"labels must be integers of shape (..., T), got {labels.dtype} of shape {tuple(labels.shape)}"

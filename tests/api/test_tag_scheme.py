@@ -202,3 +202,8 @@ def test_scores_of_a_wrong_kind(unary):
         scheme.constrain(torch.zeros(3, 2), unary)
     with pytest.raises(si.InvalidInputError, match=r"must have shapes .*, got \(2,\) and \(2, 2\)"):
         scheme.constrain(torch.zeros(2), torch.zeros(2, 2))
+
+
+def test_tags_as_strings_raise_a_sentence():
+    with pytest.raises(TypeError, match=r"indices of tags, got list; for tags of one sequence as strings"):
+        si.TagScheme(["O", "B", "I"]).spans(["O", "B"])
