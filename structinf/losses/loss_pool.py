@@ -77,7 +77,7 @@ class LossPool(nn.Module):
             # An infeasible instance raises an error here, before the call counts. The loss then calls again without it.
             if not is_due(self.calls + 1, self.solve_ratio):
                 new = []
-            elif true_theta is None or not oracle.is_exact:
+            elif true_theta is None or not oracle.is_exact or self.memory.capacity < 2 * batch_size(theta):
                 new = best_structures(oracle, theta, *([] if true_theta is None else [true_theta]))
             else:
                 new = []
@@ -88,7 +88,10 @@ class LossPool(nn.Module):
                 self.memory.add(new[0] if len(new) == 1 else map_parts(lambda *each: torch.cat(each), *new))
 
     def _add_best(self, oracle: Oracle, theta: Parts, true_theta: Parts) -> None:
-        """Add the best structures for ``theta``, and for the ``true_theta`` whose best structure is not remembered."""
+        """Add the best structures for ``theta``, and for the ``true_theta`` whose best structure is not remembered.
+
+        The pool has room for all of these, so that none of them replaces another one.
+        """
         if self._solved[0] is not oracle:
             self._solved = oracle, OrderedDict()
         solved, use, size = self._solved[1], self.memory.use, batch_size(true_theta)

@@ -560,13 +560,25 @@ def test_pool_remembers_the_best_structures_of_true_scores():
     loss(theta, true)
     assert oracle.sizes[4:] == [6]
     # A structure that the pool has replaced is found again.
-    oracle, loss = Counting(), si.RankingLoss(Counting(), solve_ratio=1.0, capacity=1)
+    oracle, loss = Counting(), si.RankingLoss(Counting(), solve_ratio=1.0, capacity=2)
     loss.oracle = oracle
     one = map_parts(lambda t: t[:1], theta), map_parts(lambda t: t[:1], true)
     loss(*one)
-    loss.pool.memory.add(Walk().argmax(map_parts(lambda t: -t[:1], true)))
+    for other in (map_parts(lambda t: -t[:1], true), one[0]):
+        loss.pool.memory.add(Walk().argmax(other))
     loss(*one)
     assert oracle.sizes[5:] == [2, 2]
+
+
+@pytest.mark.parametrize("capacity", [1, 3, 4])
+def test_small_pools_keep_the_best_structures_of_true_scores(capacity):
+    size = min(capacity, 2)
+    loss = si.RankingLoss("subset", k=2, capacity=capacity, solve_ratio=1.0)
+    true = torch.randn(size, 6, generator=torch.Generator().manual_seed(0))
+    best = si.relax(true, "subset", "map", k=2)
+    for seed in range(4):
+        loss(torch.randn(size, 6, generator=torch.Generator().manual_seed(seed)), true)
+        assert (best[:, None] == loss.pool.memory.structures).all(2).any(1).all()
 
 
 def test_second_derivatives_are_those_of_the_pool_of_the_forward_pass():
