@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ class StructurePool:
         self.capacity = capacity
         self.is_tuple = False
         self._rows: OrderedDict[bytes, int] = OrderedDict()
-        """The row of each structure by its bytes, from the oldest use to the latest."""
+        """The row of each structure by its digest, from the oldest use to the latest."""
         self._keys: list[bytes] = []
         self._memory: tuple[Tensor, ...] = ()
         self._vectors: tuple[Any, tuple[Tensor, ...]] | None = None
@@ -58,7 +59,7 @@ class StructurePool:
             self._memory = tuple(t.new_zeros(0, *t.shape[1:]) for t in tensors)
         self.check_form(structures)
         tensors = tuple([t.to(own) for t, own in zip(tensors, self._memory, strict=True)])
-        rows, use, keys = self._rows, self._rows.move_to_end, self._bytes(tensors)
+        rows, use, keys = self._rows, self._rows.move_to_end, self._digests(tensors)
         for row, key in enumerate(keys):
             if key in rows:
                 use(key)
@@ -152,13 +153,14 @@ class StructurePool:
             rows = min(self.capacity, max(16, 2 * held))
             self._memory = tuple(torch.cat([t, t.new_zeros(rows - held, *t.shape[1:])]) for t in self._memory)
 
-    def _bytes(self, tensors: tuple[Tensor, ...]) -> list[bytes]:
+    def _digests(self, tensors: tuple[Tensor, ...]) -> list[bytes]:
         columns = []
         for t in tensors:
             array = t.numpy() + 0  # −0 and 0 are the same part
             memory, width = array.tobytes(), array[:1].nbytes
             columns.append([memory[row * width : (row + 1) * width] for row in range(array.shape[0])])
-        return columns[0] if len(columns) == 1 else [b"".join(row) for row in zip(*columns, strict=True)]
+        rows = columns[0] if len(columns) == 1 else [b"".join(row) for row in zip(*columns, strict=True)]
+        return [hashlib.blake2b(row, digest_size=16).digest() for row in rows]
 
     def check_form(self, parts: Parts) -> None:
         """Raise InvalidInputError unless ``parts`` (B, *event) have the form of the structures."""

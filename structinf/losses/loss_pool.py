@@ -20,7 +20,7 @@ from ..validation import check_ratio, check_real
 __all__ = ["LossPool"]
 
 _MOST_SOLVED = 100_000
-"""The largest number of true scores whose best structure is remembered, about 15 MB."""
+"""The largest number of true scores whose best structure is remembered, about 20 MB of memory."""
 
 
 class LossPool(nn.Module):

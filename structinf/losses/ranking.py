@@ -35,9 +35,9 @@ class RankingLoss(DecisionLoss):
     ============  ==================================================================================
 
     In training mode, a share ``solve_ratio`` of the calls adds the best structures for θ and for t to the pool. The
-    loss remembers the best structures for t while the pool holds them, and calls the oracle once for each t. In
-    evaluation mode, the pool stays as it is. ``state_dict`` contains it. Structures with a part of score −inf are left
-    out for the instance.
+    loss remembers the best structures for t while the pool holds them, and calls the oracle once for each t. It
+    remembers none if ``capacity`` is below twice the batch size. In evaluation mode, the pool stays as it is.
+    ``state_dict`` contains it. Structures with a part of score −inf are left out for the instance.
 
     Parameters
     ----------

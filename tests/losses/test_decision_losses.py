@@ -581,6 +581,16 @@ def test_small_pools_keep_the_best_structures_of_true_scores(capacity):
         assert (best[:, None] == loss.pool.memory.structures).all(2).any(1).all()
 
 
+def test_memory_of_remembered_true_scores_does_not_grow_with_their_structures():
+    loss = si.RankingLoss("bits", capacity=16, solve_ratio=1.0)
+    for seed in range(20):
+        scores = torch.randn(2, 8, 4000, generator=torch.Generator().manual_seed(seed))
+        loss(*scores)
+    keys = [key for pair in loss.pool._solved[1].items() for key in pair]
+    assert len(keys) == 320
+    assert sum(map(len, keys)) <= 16 * 320
+
+
 def test_second_derivatives_are_those_of_the_pool_of_the_forward_pass():
     theta = THETA.double().requires_grad_()
     loss = si.RankingLoss("categorical", "pointwise", pool=torch.eye(3)[:2], capacity=2, solve_ratio=1.0)
