@@ -53,8 +53,8 @@ def jit(
         are not cached on disk, and raise TypeError if Python code calls them.
     wide : bool
         Whether the loops of a kernel use vectors of 512 bits, if the processor has them. LLVM prefers 256 bits, which
-        is faster where a loop waits for memory. Loops with many operations for each
-        number gain a sixth to a fifth of their time.
+        is faster where a loop waits for memory. Loops with many operations for each number gain a sixth to a fifth of
+        their time.
     """
     if function is None:
         return functools.partial(

@@ -184,7 +184,8 @@ class Oracle(abc.ABC):
     def has_binary_parts(self, theta: AnyParts) -> bool:
         """Return whether all parts of all structures are 0 or 1, so that a part of mean μ has variance μ (1 − μ).
 
-        Law: True only if no structure has another value. False is always allowed.
+        Law: True only if no structure has another value. False is always allowed; the default penalty of SparseMAP then
+        counts only the parts of an oracle's :meth:`readout`.
         """
         return False
 
