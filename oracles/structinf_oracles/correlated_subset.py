@@ -111,7 +111,7 @@ class CorrelatedSubset(HypergraphProgram):
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
         if "k" not in self.bound:
             return super()._hypergraph_of(event_shape)
-        return _SubsetsOfAllSizes(largest_size(self))._hypergraph_of(event_shape)
+        return _SubsetsOfAllSizes(largest_size(self, event_shape[0][0]))._hypergraph_of(event_shape)
 
     def goal_index(self, graph: Hypergraph) -> Tensor | None:
         return index_by_size(self, graph)

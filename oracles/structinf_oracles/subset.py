@@ -115,7 +115,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
         if "k" not in self.bound:
             return super()._hypergraph_of(event_shape)
-        return _SubsetsOfAllSizes(largest_size(self), at_most=self.at_most)._hypergraph_of(event_shape)
+        return _SubsetsOfAllSizes(largest_size(self, event_shape[0]), at_most=self.at_most)._hypergraph_of(event_shape)
 
     def goal_index(self, graph: Hypergraph) -> Tensor | None:
         return index_by_size(self, graph)
@@ -172,7 +172,8 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         if not theta.is_cpu:
             return None
         scores = mask_unusable_cells(self.bound.get("lengths"), theta)
-        most = min(largest_size(self) if "k" in self.bound else single_size(self), scores.shape[1])
+        size = scores.shape[1]
+        most = min(largest_size(self, size) if "k" in self.bound else single_size(self), size)
         return self._find_highest(
             "highest_indices", scores, torch.empty(len(scores), most, dtype=torch.int32, device="cpu")
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = [
     "LARGE_BYTES",
     "all_parts",
     "as_tensor",
+    "copy_together",
     "empty",
     "has_numpy_view",
     "to_numpy",
@@ -33,6 +35,14 @@ def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor:
     if isinstance(value, Tensor):
         return value if dtype is None else value.to(dtype)
     return torch.as_tensor(value, dtype=dtype, device="cpu")
+
+
+def copy_together(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of the tensors; on a device, one launch copies tensors of one shape and dtype, as rows of one."""
+    if len({(t.shape, t.dtype, t.device) for t in tensors}) == 1:
+        whole = torch.stack(list(tensors))
+        return [whole[i] for i in range(len(tensors))]
+    return [t.clone() for t in tensors]
 
 
 def has_numpy_view(t: Tensor) -> bool:

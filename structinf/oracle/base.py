@@ -19,7 +19,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from ..errors import InvalidInputError, PluginError, UnsupportedError
-from ..kernels.arrays import as_tensor
+from ..kernels.arrays import as_tensor, copy_together
 from ..parts import (
     AnyParts,
     Parts,
@@ -49,7 +49,7 @@ def _as_instance_tensor(name: str, value: Any) -> Tensor:
         raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r}") from error
     if not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool):
         t = t.to(torch.int64)
-    return t.clone() if isinstance(value, Tensor | np.ndarray) else t
+    return t.clone() if t.is_cpu and isinstance(value, Tensor | np.ndarray) else t
 
 
 class _InstanceData(dict[str, Any]):
@@ -393,6 +393,10 @@ class Oracle(abc.ABC):
         new = {key: _as_instance_tensor(key, value) for key, value in instance_data.items() if value is not None}
         for key, value in new.items():
             check_real(key, value)
+        if not all(t.is_cpu for t in new.values()):
+            # The order does not depend on the order of the arguments.
+            names = [name for name in self.instance_ndim if name in new and not new[name].is_cpu]
+            new |= dict(zip(names, copy_together([new[name] for name in names]), strict=True))
         return self._with_instance_data({**self.bound, **new})
 
     def __getitem__(self, rows: Any) -> Self:

@@ -131,32 +131,37 @@ def check_lengths(
         )
 
 
-def check_lengths_later(lengths: Tensor, low: int, *highs: int) -> bool:
+def check_lengths_later(lengths: Tensor | Sequence[Tensor], low: int, *highs: int, nested: bool = False) -> bool:
     """Move lengths on a GPU into their range, and check at the end of the call that none has moved.
 
     Returns False, and does nothing, if the check cannot wait. Without checks, returns True.
 
     Parameters
     ----------
-    lengths : (B,) or (B, n) int64 Tensor
+    lengths : (B,) or (B, n) int64 Tensor, or sequence of n (B,) int64 Tensor
         The lengths, n = 1 or 2, in the memory of a binding.
     low : int
         The least valid length.
     *highs : int
         The largest valid length, of each column.
+    nested : bool
+        Whether a length of the second column must not exceed the length of the first column.
     """
-    if skips_checks(lengths):
+    columns = (lengths.unbind(1) if lengths.ndim == 2 else (lengths,)) if isinstance(lengths, Tensor) else lengths
+    if all(map(skips_checks, columns)):
         return True
-    if not data_may_be_checked_later(lengths):
+    if not all(map(data_may_be_checked_later, columns)):
         return False
-    if uses_triton(lengths):
+    if uses_triton(columns[0]):
         from ..kernels.padding import triton_padding
 
-        return check_data_later(triton_padding.clamp_lengths(lengths, low, highs), operator.not_)
-    before = lengths.clone()
-    for column, high in zip(lengths.view(len(lengths), -1).unbind(1), highs, strict=True):
+        return check_data_later(triton_padding.clamp_lengths(columns, low, highs, nested=nested), operator.not_)
+    before = torch.stack(tuple(columns))
+    for column, high in zip(columns, highs, strict=True):
         column.clamp_(low, high)
-    return check_data_later((before != lengths).any(), operator.not_)
+    if nested and len(columns) == 2:
+        columns[1].copy_(torch.minimum(*columns))
+    return check_data_later((before != torch.stack(tuple(columns))).any(), operator.not_)
 
 
 def bound_lengths(oracle: Oracle, batch: int, whole: int, device: torch.device) -> Tensor:

@@ -27,6 +27,7 @@ def _tags() -> Parts:
 
 
 _EDGES = [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (1, 0)]
+_SIZES = {"k": torch.tensor([2, 1]), "lengths": torch.tensor([4, 3])}
 _GRAPHS = si.GraphBatch.of([_EDGES, _EDGES[:3]], directed=False)
 
 CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
@@ -55,9 +56,14 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
     "subset": (_scores((4,)), {"k": 2}, {}),
     "subset with lengths": (_scores((4,)), {"k": 2}, {"lengths": torch.tensor([4, 3])}),
     "subset with sizes": (_scores((4,)), {}, {"k": torch.tensor([2, 1])}),
+    "subset with sizes and lengths": (_scores((4,)), {}, _SIZES),
+    "subset of at most k": (_scores((4,)), {"at_most": True}, {"k": torch.tensor([2, 5])}),
+    "subset of at most k with lengths": (_scores((4,)), {"at_most": True}, {**_SIZES, "k": torch.tensor([2, 5])}),
     "bits with lengths": (_scores((4,)), {}, {"lengths": torch.tensor([4, 3])}),
     "correlated_subset": (_scores((4,), (3,)), {"k": 2}, {}),
     "correlated_subset with lengths": (_scores((4,), (3,)), {"k": 2}, {"lengths": torch.tensor([4, 3])}),
+    "correlated_subset with sizes": (_scores((4,), (3,)), {}, {"k": torch.tensor([2, 1])}),
+    "correlated_subset with sizes and lengths": (_scores((4,), (3,)), {}, _SIZES),
     "knapsack": (_scores((4,)), {"weights": (1, 2, 3, 2), "capacity": 4}, {}),
     "knapsack with data": (
         _scores((4,)),
@@ -81,8 +87,8 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
 def calls_of(case: str) -> dict[str, Callable[[], Any]]:
     """Return calls for scores and instance data on the device.
 
-    The calls are ``map``, ``log_partition``, ``entropy``, and ``marginals`` and losses with and without the backward
-    pass. The gold structures of losses are given as parts, or as labels.
+    The calls are ``map``, ``log_partition``, ``entropy``, ``sparsemap``, and ``marginals`` and losses with and without
+    the backward pass. The gold structures of losses are given as parts, or as labels.
 
     Parameters
     ----------
@@ -106,6 +112,7 @@ def calls_of(case: str) -> dict[str, Callable[[], Any]]:
         "map": lambda: si.relax(fixed, oracle, "map", **data),
         "log_partition": lambda: si.log_partition(fixed, oracle, **data),
         "marginals": lambda: si.relax(fixed, oracle, "marginals", **data),
+        "sparsemap": lambda: si.relax(fixed, oracle, "sparsemap", **data),
         "entropy": lambda: si.entropy(fixed, oracle, **data),
         "marginals and backward": backward,
         "loss": lambda: loss(fixed, gold, **data),

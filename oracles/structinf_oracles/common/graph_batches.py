@@ -19,7 +19,6 @@ from structinf.shapes import Bool, Int
 from structinf.validation import check_instances, check_lengths_later
 
 from .labels import reject_labels
-from .subsets import elements_in_use
 
 __all__ = [
     "PathBatch",
@@ -90,7 +89,8 @@ def edges_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "rows edges"] | 
     counts = graphs_of(oracle).edge_counts
     if (counts == theta.shape[1]).all():
         return None
-    return elements_in_use(counts_of_edges(oracle, theta.device), theta)
+    mask = _edge_masks(graphs_of(oracle), theta.device)[oracle.bound["graph_index"].to(theta.device)]
+    return mask.any(0, keepdim=True) if len(theta) == 1 != len(mask) else mask
 
 
 def counts_of_edges(oracle: Oracle, device: torch.device) -> Tensor:
@@ -101,6 +101,12 @@ def counts_of_edges(oracle: Oracle, device: torch.device) -> Tensor:
 @lru_cache(maxsize=64)
 def _edge_counts(graphs: GraphBatch, device: torch.device) -> Tensor:
     return torch.tensor(graphs.edge_counts, device=device)
+
+
+@lru_cache(maxsize=64)
+def _edge_masks(graphs: GraphBatch, device: torch.device) -> Bool[Tensor, "graphs edges"]:
+    """Return which of the padded edges each graph has."""
+    return torch.from_numpy(np.arange(graphs.most_edges) < graphs.edge_counts[:, None]).to(device)
 
 
 def numbers_of_nodes(graphs: GraphBatch, option: str, nodes: Any) -> Int[np.ndarray, " graphs"]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from structinf.deferred_checks import check_data_later, check_number, skips_checks
+from structinf.deferred_checks import check_number
 from structinf.dp import Hypergraph
 from structinf.errors import InvalidInputError
 from structinf.kernels.gpu import uses_triton
@@ -35,6 +35,12 @@ __all__ = [
     "sizes_of",
     "taken_elements",
 ]
+
+
+_MOST_ELEMENTS = 256
+"""The largest d for which a hypergraph has subsets of each size up to d, if k is on a device: d² / 2 nodes of sums."""
+
+_LARGEST = 2**31 - 1
 
 
 def check_size_option(k: int | None) -> None:
@@ -64,9 +70,18 @@ def sizes_of(oracle: Oracle, like: Tensor) -> Int[Tensor, "rows 1"]:
     return k.to(like.device).unsqueeze(1)
 
 
-def largest_size(oracle: Oracle) -> int:
-    """Return the largest k of the instances, or 0 without instances."""
-    return int(oracle.bound["k"].max()) if len(oracle.bound["k"]) else 0
+def largest_size(oracle: Oracle, size: int) -> int:
+    """Return the largest k of the instances of ``size`` elements, or 0 without instances.
+
+    Python would wait to read k on a device, so the result is then ``size``, up to `_MOST_ELEMENTS`.
+    """
+    k = oracle.bound["k"]
+    if not len(k):
+        return 0
+    if k.is_cpu:
+        return int(k.max())
+    is_known = getattr(oracle.bound, "on_cpu", None) is not None
+    return size if size <= _MOST_ELEMENTS and not is_known else int(oracle.data_on_cpu()["k"].max())
 
 
 def index_by_size(oracle: Oracle, graph: Hypergraph) -> Tensor | None:
@@ -74,10 +89,22 @@ def index_by_size(oracle: Oracle, graph: Hypergraph) -> Tensor | None:
     lengths, k = oracle.bound.get("lengths"), oracle.bound.get("k")
     if k is None:
         return lengths
+    if lengths is None:
+        index = pad(k.unsqueeze(1), (1, 0), value=graph.goals.shape[0] - 1)
+    elif (step := _step_between(lengths, k)) > 0:
+        index = lengths.as_strided((len(k), 2), (lengths.stride(0), step))
+    else:
+        index = torch.stack([lengths.to(k.device), k], 1)
     length, most = (size - 1 for size in graph.goals.shape)
-    if most == length:  # a larger k allows all elements
-        k = k.clamp(max=most)
-    return pad(k.unsqueeze(1), (1, 0), value=length) if lengths is None else torch.stack([lengths.to(k.device), k], 1)
+    # Without a limit below the number of elements, a larger k allows all elements. No length is larger.
+    return index.clamp(max=most) if most == length and getattr(oracle, "at_most", False) else index
+
+
+def _step_between(lengths: Tensor, k: Tensor) -> int:
+    """Return how many numbers after ``lengths`` the same memory has ``k``, as copied by ``Oracle.bind``; else 0."""
+    if k.is_cpu or lengths.is_cpu or k.untyped_storage().data_ptr() != lengths.untyped_storage().data_ptr():
+        return 0
+    return int(k.storage_offset() - lengths.storage_offset())
 
 
 def check_sizes(oracle: Oracle, theta: Tensor, *, at_most: bool = False) -> None:
@@ -95,16 +122,17 @@ def check_sizes(oracle: Oracle, theta: Tensor, *, at_most: bool = False) -> None
     if k.is_floating_point() or k.dtype is torch.bool:
         raise InvalidInputError(f"k must hold integers, got {k.dtype}")
     check_instances("k", k, len(theta))
-    check_lengths_within(lengths, 0, size)
     if lengths is not None and len(lengths) != len(k):
         raise InvalidInputError(f"lengths and k must be given for the same batch, got {len(lengths)} and {len(k)}")
-    if skips_checks(k) or (lengths is None and not at_most and check_lengths_later(k, 0, size)):
+    largest = _LARGEST if at_most else size
+    columns, highs = ((k,), (largest,)) if lengths is None else ((lengths, k), (size, largest))
+    if check_lengths_later(columns, 0, *highs, nested=not at_most):
         return
+    check_lengths_within(lengths, 0, size)
     most = size if lengths is None else lengths
     wrong = k < 0 if at_most else (k < 0) | (k > most)
     number = wrong.sum(dtype=torch.float64)  # joined with the numbers of other checks in one launch
-    if not check_data_later(number, operator.not_):
-        check_number(number, operator.not_, partial(_reject_sizes, k, wrong, most))
+    check_number(number, operator.not_, partial(_reject_sizes, k, wrong, most))
 
 
 def check_lengths_within(lengths: Tensor | None, least: int, size: int) -> None:

@@ -74,21 +74,25 @@ def keep_valid(tensors: Sequence[Tensor], masks: Sequence[Tensor] | None) -> tup
     return kept, flags[0] if len(flags) == 1 else torch.cat(flags)
 
 
-def clamp_lengths(lengths: Tensor, low: int, highs: Sequence[int]) -> Tensor:
-    """Move ``lengths`` (B, n) int64, n = 1 or 2, in place into [``low``, ``highs[i]``]; return (1,) whether any moved.
+def clamp_lengths(columns: Sequence[Tensor], low: int, highs: Sequence[int], *, nested: bool = False) -> Tensor:
+    """Move one or two columns of lengths in place into [``low``, ``highs[i]``]; return (1,) whether any moved.
 
     Parameters
     ----------
-    lengths : (B,) or (B, n) int64 Tensor
+    columns : sequence of (B,) int64 Tensor
         The lengths, not empty.
     low : int
         The least valid length.
     highs : sequence of int
         The largest valid length of each column.
+    nested : bool
+        Whether a length of the second column must not exceed the length of the first column.
     """
-    wrong = lengths.new_empty(1, dtype=torch.float64)
-    strides = lengths.stride() if lengths.ndim == 2 else (lengths.stride(0), 0)
-    launch(_clamp, (1,), lengths, wrong, *strides, len(lengths), low, highs[0], highs[-1], N=len(highs), BLOCK=1024)
+    wrong = columns[0].new_empty(1, dtype=torch.float64)
+    second, has_second = columns[-1], len(columns) == 2
+    arrays = columns[0], second if has_second else None, wrong, columns[0].stride(0), second.stride(0)
+    sizes = len(second), low, highs[0], highs[-1]
+    launch(_clamp, (1,), *arrays, *sizes, NESTED=nested and has_second, BLOCK=1024)
     return wrong
 
 
@@ -145,19 +149,23 @@ def _keep_one(found, x, mask, out, programs, size, rows, columns, above, row, co
     return found
 
 
-@triton.jit(do_not_specialize=["stride", "column_stride", "batch", "low", "high0", "high1"])
+@triton.jit(do_not_specialize=["stride0", "stride1", "batch", "low", "high0", "high1"])
 def _clamp(
-    lengths, wrong, stride, column_stride, batch, low, high0, high1, N: tl.constexpr, BLOCK: tl.constexpr
+    column0, column1, wrong, stride0, stride1, batch, low, high0, high1, NESTED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Clamp the lengths, and write whether a length has changed."""
     found = tl.zeros([BLOCK], tl.float64)
     for first in range(0, batch, BLOCK):
         b = first + tl.arange(0, BLOCK)
-        for i in tl.static_range(N):
-            high = high0 if i == 0 else high1
-            at = lengths + b * stride + i * column_stride
-            length = tl.load(at, mask=b < batch, other=low)
-            clamped = tl.minimum(tl.maximum(length, low), high)
-            tl.store(at, clamped, mask=b < batch)
-            found = tl.where(clamped == length, found, 1.0)
+        length = tl.load(column0 + b * stride0, mask=b < batch, other=low)
+        clamped = tl.minimum(tl.maximum(length, low), high0)
+        tl.store(column0 + b * stride0, clamped, mask=b < batch)
+        found = tl.where(clamped == length, found, 1.0)
+        if column1 is not None:
+            other = tl.load(column1 + b * stride1, mask=b < batch, other=low)
+            moved = tl.minimum(tl.maximum(other, low), high1)
+            if NESTED:
+                moved = tl.minimum(moved, clamped)
+            tl.store(column1 + b * stride1, moved, mask=b < batch)
+            found = tl.where(moved == other, found, 1.0)
     tl.store(wrong, tl.max(found, 0))

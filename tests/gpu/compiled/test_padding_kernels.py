@@ -11,8 +11,10 @@ import torch
 from structinf.kernels.padding import triton_masks, triton_padding, triton_products
 
 
-def test_lengths(compile_launches: Callable[..., Any]) -> None:
-    compile_launches(lambda: triton_padding.clamp_lengths(torch.ones(2, 2, dtype=torch.int64), 1, (2, 5)))
+@pytest.mark.parametrize(("columns", "nested"), [(1, False), (2, False), (2, True)])
+def test_lengths(columns: int, nested: bool, compile_launches: Callable[..., Any]) -> None:
+    lengths = torch.ones(columns, 2, dtype=torch.int64)
+    compile_launches(lambda: triton_padding.clamp_lengths(tuple(lengths), 1, (2, 5)[:columns], nested=nested))
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.full), pytest.param(4, marks=pytest.mark.full)])

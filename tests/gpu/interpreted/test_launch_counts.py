@@ -20,9 +20,12 @@ PROGRAMS = (
     "monotonic_alignment with lengths", "binary_tree", "binary_tree with lengths", "projective_tree",
     "projective_tree with lengths", "correlated_subset", "knapsack", "grid_path", "arborescence",
     "arborescence with lengths", "spanning_tree", "spanning_tree with lengths", "subset", "subset with lengths",
-    "correlated_subset with lengths", "bits with lengths", "categorical",
+    "subset with sizes", "subset with sizes and lengths", "subset of at most k", "subset of at most k with lengths",
+    "correlated_subset with lengths", "correlated_subset with sizes", "correlated_subset with sizes and lengths",
+    "spanning_tree of graphs", "bits with lengths", "categorical",
 )  # fmt: skip
 DEFAULT = {("chain with lengths", "map"), ("dtw with lengths", "log_partition")}
+DEFAULT |= {("subset with sizes and lengths", "log_partition")}
 DEFAULT |= {("semi_markov with boundaries", call) for call in FORWARD}
 
 # Launches and synchronisations of other calls. Knapsacks read their instance data once, to build the hypergraph.
@@ -63,14 +66,15 @@ CEILINGS: dict[str, dict[str, tuple[int, int]]] = {
         "loss and backward": (73, 1),
         "loss of labels and backward": (60, 1),
     },
-    "subset with sizes": {"map": (7, 1), "log_partition": (11, 2), "marginals": (12, 2)},
+    "subset": {"sparsemap": (6, 1)},
+    "subset with sizes": {"sparsemap": (9, 1)},
+    "subset with sizes and lengths": {"map": (8, 1), "sparsemap": (10, 1)},
     "spanning_tree of edges": {
         "map": (7, 1),
         "log_partition": (8, 1),
         "marginals": (9, 1),
         "marginals and backward": (17, 1),
     },
-    "spanning_tree of graphs": {"map": (11, 1), "log_partition": (12, 1), "marginals": (13, 1)},
     "spanning_tree": {"marginals and backward": (14, 1), "loss and backward": (108, 1)},
 }
 
@@ -105,6 +109,34 @@ def test_work_of_a_call(case: str, call: str) -> None:
     assert found.launches <= launches, found.report()
     assert found.synchronisations <= synchronisations, found.report()
     assert found.triton_launches > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", ["knapsack with data", *(case for case in PROGRAMS if CASES[case][2])])
+@pytest.mark.parametrize("relaxation", ["map", "marginals"])
+def test_forward_passes_with_data_on_the_cpu(case: str, relaxation: str) -> None:
+    scores, options, data = CASES[case]
+    theta, oracle = on_device(scores), si.get_oracle(case.partition(" ")[0], **options)
+    for given in (data, {name: value.tolist() for name, value in data.items()}):
+        for _ in range(2):  # the first call copies the tables of the graph
+            with LaunchCounter() as found:
+                si.relax(theta, oracle, relaxation, **given)
+        assert found.launches <= 12, found.report()
+        assert found.synchronisations <= 1, found.report()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("call", ["map", "marginals"])
+def test_bound_data_of_knapsacks_are_read_once(call: str) -> None:
+    scores, _, data = CASES["knapsack with data"]
+    theta = on_device(scores)
+    with LaunchCounter():
+        oracle = si.get_oracle("knapsack").bind(**{name: on_device(value) for name, value in data.items()})
+        si.relax(theta, oracle, call)
+    with LaunchCounter() as found:
+        si.relax(theta, oracle, call)
+    assert found.launches <= 12, found.report()
+    assert found.synchronisations <= 1, found.report()
 
 
 @pytest.mark.parametrize(

@@ -105,12 +105,16 @@ def test_goals() -> None:
 
 def test_lengths() -> None:
     lengths = torch.tensor([[1, 5], [0, 2], [3, 9]])
-    assert triton_padding.clamp_lengths(lengths, 1, (2, 5)).tolist() == [1.0]
+    assert triton_padding.clamp_lengths(lengths.unbind(1), 1, (2, 5)).tolist() == [1.0]
     assert lengths.tolist() == [[1, 5], [1, 2], [2, 5]]
-    assert triton_padding.clamp_lengths(lengths, 1, (2, 5)).tolist() == [0.0]
+    assert triton_padding.clamp_lengths(lengths.unbind(1), 1, (2, 5)).tolist() == [0.0]
     column = torch.tensor([[4, 0], [-3, 0]])[:, 0]
-    assert triton_padding.clamp_lengths(column, 0, (3,)).tolist() == [1.0]
+    assert triton_padding.clamp_lengths([column], 0, (3,)).tolist() == [1.0]
     assert column.tolist() == [3, 0]
+    sizes = torch.tensor([[9, 3, 2], [5, 4, 1]])
+    assert triton_padding.clamp_lengths(tuple(sizes), 0, (4, 4), nested=True).tolist() == [1.0]
+    assert sizes.tolist() == [[4, 3, 2], [4, 3, 1]]
+    assert triton_padding.clamp_lengths(tuple(sizes), 0, (4, 4), nested=True).tolist() == [0.0]
 
 
 @pytest.mark.parametrize(("name", "least"), [("chain", 0), ("needleman_wunsch", 1)])
