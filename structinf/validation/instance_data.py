@@ -147,7 +147,12 @@ def check_lengths_later(lengths: Tensor | Sequence[Tensor], low: int, *highs: in
     nested : bool
         Whether a length of the second column must not exceed the length of the first column.
     """
-    columns = (lengths.unbind(1) if lengths.ndim == 2 else (lengths,)) if isinstance(lengths, Tensor) else lengths
+    if not isinstance(lengths, Tensor):
+        columns = tuple(lengths)
+    elif lengths.is_cpu:
+        return False
+    else:
+        columns = lengths.unbind(1) if lengths.ndim == 2 else (lengths,)
     if all(map(skips_checks, columns)):
         return True
     if not all(map(data_may_be_checked_later, columns)):
@@ -156,12 +161,12 @@ def check_lengths_later(lengths: Tensor | Sequence[Tensor], low: int, *highs: in
         from ..kernels.padding import triton_padding
 
         return check_data_later(triton_padding.clamp_lengths(columns, low, highs, nested=nested), operator.not_)
-    before = torch.stack(tuple(columns))
+    before = torch.stack(columns)
     for column, high in zip(columns, highs, strict=True):
         column.clamp_(low, high)
     if nested and len(columns) == 2:
         columns[1].copy_(torch.minimum(*columns))
-    return check_data_later((before != torch.stack(tuple(columns))).any(), operator.not_)
+    return check_data_later((before != torch.stack(columns)).any(), operator.not_)
 
 
 def bound_lengths(oracle: Oracle, batch: int, whole: int, device: torch.device) -> Tensor:
