@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -77,12 +77,15 @@ class StructurePool:
                 own[index] = t[row]
         return keys
 
-    def use(self, key: bytes | None) -> bool:
-        """Count the structure of a key as used again; return whether the pool holds it."""
-        if key not in self._rows:
-            return False
-        self._rows.move_to_end(key)
-        return True
+    def use(self, keys: Iterable[bytes | None]) -> list[int]:
+        """Count the structures of ``keys`` as used again; return the positions of the keys that the pool lacks."""
+        rows, use, missing = self._rows, self._rows.move_to_end, []
+        for i, key in enumerate(keys):
+            if key in rows:
+                use(key)
+            else:
+                missing.append(i)
+        return missing
 
     def scores(self, theta: Parts) -> Float[Tensor, "batch structures"]:
         """Return the scores ⟨θ, y⟩ of all structures, (B, K), differentiable in θ; −inf if a part is forbidden.
@@ -164,6 +167,8 @@ class StructurePool:
 
     def check_form(self, parts: Parts) -> None:
         """Raise InvalidInputError unless ``parts`` (B, *event) have the form of the structures."""
+        if not self.is_tuple and isinstance(parts, Tensor) and parts.shape[1:] == self._memory[0].shape[1:]:
+            return
         parts = list_to_tuple(parts)
         shapes, own = ([tuple(t.shape[1:]) for t in as_tuple(p)] for p in (parts, self._memory))
         if shapes != own or isinstance(parts, tuple) != self.is_tuple:

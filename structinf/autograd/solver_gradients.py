@@ -27,8 +27,12 @@ __all__ = [
 
 
 def attach_envelope_gradient(
-    value: Tensor, theta: Parts, mean: Parts, differentiable_mean: Callable[[Parts], Parts] | None = None
-) -> Float[Tensor, " batch"]:
+    value: Tensor,
+    theta: Parts,
+    mean: Parts,
+    differentiable_mean: Callable[[Parts], Parts] | None = None,
+    count: int | None = None,
+) -> Float[Tensor, "*batch"]:
     """Return ``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), with the gradient μ of the envelope theorem.
 
     The solver is not differentiated. The Hessian comes from the gradient rule of ``mean``.
@@ -36,7 +40,7 @@ def attach_envelope_gradient(
     Parameters
     ----------
     value : (B,) Tensor
-        The maximum. It may have another dtype than ``theta``.
+        The maximum. It may have another dtype than ``theta``. With ``count``, the reduced maxima, ().
     theta : (B | 1, *event) Parts
         The scores θ.
     mean : (B, *event) Parts
@@ -44,20 +48,27 @@ def attach_envelope_gradient(
     differentiable_mean : callable, optional
         Returns the mean with its gradient rule, given θ. Only second derivatives call the function, so that first
         derivatives need no rule for the mean.
+    count : int, optional
+        The divisor of the sum of the B maxima in ``value``: B for their mean, and 1 for their sum.
     """
-    return _Envelope.apply(value, isinstance(theta, tuple), differentiable_mean, *as_tuple(theta), *as_tuple(mean))
+    is_tuple = isinstance(theta, tuple)
+    return _Envelope.apply(value, is_tuple, count, differentiable_mean, *as_tuple(theta), *as_tuple(mean))
 
 
 class _Envelope(Function):
     @staticmethod
     def forward(
-        value: Tensor, is_tuple: bool, differentiable_mean: Callable[[Parts], Parts] | None, *theta_mean: Tensor
+        value: Tensor,
+        is_tuple: bool,
+        count: int | None,
+        differentiable_mean: Callable[[Parts], Parts] | None,
+        *theta_mean: Tensor,
     ) -> Tensor:
         return value.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, ctx.is_tuple, ctx.differentiable_mean, *theta_mean = inputs
+        _, ctx.is_tuple, ctx.count, ctx.differentiable_mean, *theta_mean = inputs
         n = len(theta_mean) // 2
         ctx.shared = [t.shape[0] for t in theta_mean[:n]]
         ctx.save_for_backward(*theta_mean[n if ctx.differentiable_mean is None else 0 :])
@@ -69,10 +80,12 @@ class _Envelope(Function):
         if ctx.differentiable_mean is not None and torch.is_grad_enabled():
             means = as_tuple(ctx.differentiable_mean(pack(saved[:n], ctx.is_tuple)))
         gradients = []
+        if ctx.count is not None:
+            g = g.double() / ctx.count
         for mean, rows in zip(means, ctx.shared, strict=True):
             each = mean * g.view(-1, *[1] * (mean.ndim - 1))
             gradients.append(each.sum(0, keepdim=True) if rows == 1 and mean.shape[0] != 1 else each)
-        return None, None, None, *gradients, *[None] * n
+        return None, None, None, None, *gradients, *[None] * n
 
 
 def attach_jacobian(value: Tensor, theta: Tensor, jvp: Callable[..., Tensor], vjp: Callable[..., Tensor]) -> Tensor:

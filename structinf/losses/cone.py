@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from .. import autograd
 from ..calls.arguments import OnInfeasible, check_on_infeasible
 from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
@@ -20,7 +19,7 @@ from ..solvers.argmax import best_structure
 from ..solvers.normal_cone import NormalConeProjection
 from ..validation import check_in_range, check_natural, check_nonnegative
 from .gold_scores import gold_scores
-from .reduction import Reduction, check_reduction, describe_rules
+from .reduction import Reduction, attach_gradient, check_reduction, describe_rules
 from .structured_loss import StructuredLoss
 
 __all__ = ["ConeLoss"]
@@ -141,7 +140,7 @@ class ConeLoss(StructuredLoss):
             v = unit - inside
             return _through_unit(self._compare(v, projection.project_onto_face(v))[1], unit, inverse, theta)
 
-        return autograd.attach_envelope_gradient(losses, problem.theta, gradient, differentiable_gradient)
+        return attach_gradient(losses, problem, self.reduction, problem.theta, gradient, differentiable_gradient)
 
     def _compare(self, v: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses, (B,), and their derivative by v, (B, D), given the projection of v onto N(y)."""

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .. import autograd
 from ..adapters import mean_of_vectors, scores_of_vectors
 from ..calls.arguments import OnInfeasible, check_on_infeasible
 from ..calls.problem import Problem
@@ -18,7 +17,7 @@ from ..relaxation import resolve_relaxation
 from ..validation import check_choice
 from .gold_scores import gold_scores
 from .loss_pool import LossPool
-from .reduction import Reduction, check_reduction, describe_rules
+from .reduction import Reduction, attach_gradient, check_reduction, describe_rules
 from .structured_loss import StructuredLoss
 
 __all__ = ["ContrastiveLoss"]
@@ -106,25 +105,36 @@ class ContrastiveLoss(StructuredLoss):
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
         fixed, y = (map_parts(lambda t: t.detach().double(), parts) for parts in (problem.theta, gold))
         is_mean = problem.is_finite and self.kind == "nce"
-        own = None if is_mean else gold_scores(problem.oracle, fixed, y)
+        # Without a forbidden part, every gold structure has a finite score.
+        own = None if problem.is_finite else gold_scores(problem.oracle, fixed, y)
         self.pool.grow(problem.oracle, gold, problem.theta)
         vectors = self.pool.vectors(fixed)
-        if own is None:
+        if is_mean:
             # The mean of the scores is the score of the mean. Sums of structures are exact.
             count = vectors[0].shape[0]
             total = mean_of_vectors(vectors[0].new_ones(1, count), vectors, y)
             total = map_parts(lambda s, gold: s - count * gold, total, y)
             mean = map_parts(lambda s: s / count, total)
-            return autograd.attach_envelope_gradient(inner_product(fixed, total) / count, problem.theta, mean)
+            losses = inner_product(fixed, total) / count
+            return attach_gradient(losses, problem, self.reduction, problem.theta, mean)
         scores = scores_of_vectors(fixed, vectors, problem.is_finite)
-        weights, differences = self._compare(scores, own[:, None], problem.is_finite)
+        if own is None:
+            differences = scores - inner_product(fixed, y)[:, None]
+            best = differences.amax(1, keepdim=True)
+            weights = (differences == best).to(scores)
+            mean = mean_of_vectors(weights / weights.sum(1, keepdim=True), vectors, y)
+            is_better = (best[:, 0] >= 0).to(scores)
+            mean = scale_per_instance(map_parts(torch.sub, mean, y), is_better)
+            losses = best[:, 0].clamp(min=0)
+            return attach_gradient(losses, problem, self.reduction, problem.theta, mean)
+        weights, differences = self._compare(scores, own[:, None])
         losses = (weights * differences).sum(1)
         # The weights are constant near θ, and the loss is linear.
         total = weights.sum(1)
         mean = map_parts(lambda m, gold: m - scale_per_instance(gold, total), mean_of_vectors(weights, vectors, y), y)
-        return autograd.attach_envelope_gradient(losses, problem.theta, mean)
+        return attach_gradient(losses, problem, self.reduction, problem.theta, mean)
 
-    def _compare(self, scores: Tensor, own: Tensor, is_finite: bool) -> tuple[Tensor, Tensor]:
+    def _compare(self, scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights of the structures and the differences of scores, (B, K) each.
 
         Parameters
@@ -133,14 +143,7 @@ class ContrastiveLoss(StructuredLoss):
             The scores of the structures of the pool.
         own : (B, 1) Tensor
             The scores of the gold structures.
-        is_finite : bool
-            Whether no part is forbidden.
         """
-        if is_finite:
-            differences = scores - own
-            best = differences.amax(1, keepdim=True)
-            counted = (differences == best) & (best >= 0)
-            return counted.to(scores) / counted.sum(1, keepdim=True).clamp(min=1), differences
         allowed = ~scores.isneginf()
         differences = torch.where(allowed, scores, 0.0) - torch.where(allowed, own, 0.0)
         best = differences.amax(1, keepdim=True)

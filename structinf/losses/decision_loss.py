@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .. import autograd
 from ..calls.arguments import OnInfeasible, check_on_infeasible
 from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
@@ -19,7 +18,7 @@ from ..errors import UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple
 from ..shapes import Float
-from .reduction import Reduction, check_reduction, describe_rules, reduce_losses
+from .reduction import Reduction, attach_gradient, check_reduction, describe_rules, restore_losses
 
 __all__ = ["DecisionLoss"]
 
@@ -89,24 +88,26 @@ class DecisionLoss(nn.Module, abc.ABC):
         predicted, true = predicted_and_true(problem, theta, true_theta)
         with problem.plain_modes():
             losses = self._losses(problem, predicted, true)
-        if self.reduction == "none":
-            return problem.restore(losses)
-        return reduce_losses(problem.scatter(losses), self.reduction).to(problem.dtype)
+        return restore_losses(losses, problem, self.reduction)
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
-        """Return the loss of each instance, (B,), for scores (B | 1, *event) in float64 with the same parts of −inf."""
+        """Return the losses, (B,), or the result of :func:`attach_gradient`.
 
-    @staticmethod
-    def _linear(values: Tensor, theta: Parts, gradient: Parts, true: Parts, of_true: Callable[[], Parts]) -> Tensor:
-        """Return ``values`` (B,) with gradients that are constant nearby.
+        The scores (B | 1, *event) are in float64, with the same parts of −inf.
+        """
+
+    def _linear(
+        self, values: Tensor, problem: Problem, gradient: Parts, true: Parts, of_true: Callable[[], Parts]
+    ) -> Tensor:
+        """Return :func:`attach_gradient` of ``values`` (B,) with gradients that are constant nearby.
 
         Parameters
         ----------
         values : (B,) Tensor
             The losses.
-        theta : (B | 1, *event) Parts
-            The predicted scores in the user's precision.
+        problem : Problem
+            The problem of the predicted scores.
         gradient : (B, *event) Parts
             The gradient by ``theta``.
         true : (B | 1, *event) Parts
@@ -114,9 +115,10 @@ class DecisionLoss(nn.Module, abc.ABC):
         of_true : callable
             Returns the gradient by ``true``.
         """
+        theta = problem.theta
         if any(t.requires_grad for t in as_tuple(true)):
             theta, gradient = as_tuple(theta) + as_tuple(true), as_tuple(gradient) + as_tuple(of_true())
-        return autograd.attach_envelope_gradient(values, theta, gradient)
+        return attach_gradient(values, problem, self.reduction, theta, gradient)
 
     def extra_repr(self) -> str:
         return f"oracle={self.oracle!r}, {describe_rules(self)}"

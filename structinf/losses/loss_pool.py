@@ -94,10 +94,10 @@ class LossPool(nn.Module):
         """
         if self._solved[0] is not oracle:
             self._solved = oracle, OrderedDict()
-        solved, use, size = self._solved[1], self.memory.use, batch_size(true_theta)
+        solved, memory, size = self._solved[1], self.memory, batch_size(true_theta)
         rows = parts_to_vectors(map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), true_theta))
         digests = [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows.cpu().numpy()]
-        missing = [i for i, digest in enumerate(digests) if not use(solved.get(digest))]
+        missing = memory.use(map(solved.get, digests))
         if len(missing) == size:
             best, *true_best = best_structures(oracle, theta, true_theta)
         else:
@@ -106,11 +106,10 @@ class LossPool(nn.Module):
                 index = torch.tensor(missing, device=rows.device)
                 with renumber_instances(missing):
                     true_best = [best_structure(oracle, select_rows(true_theta, index))]
-        self.memory.add(best)
-        for i, key in zip(missing, self.memory.add(true_best[0]) if missing else (), strict=True):
+        memory.add(best)
+        for i, key in zip(missing, memory.add(true_best[0]) if missing else (), strict=True):
             solved[digests[i]] = key
-        for digest in digests:  # these structures were used last
-            use(solved.get(digest))
+        memory.use(map(solved.get, digests))  # these structures were used last
         while len(solved) > _MOST_SOLVED:
             solved.popitem(last=False)
 

@@ -97,7 +97,7 @@ class PerturbationGradientLoss(DecisionLoss):
         def of_true() -> Parts:
             return map_parts(lambda a, b: -(self.h * a + high * b) / step, worse, y)
 
-        return self._linear(losses, problem.theta, gradient, true, of_true)
+        return self._linear(losses, problem, gradient, true, of_true)
 
     def extra_repr(self) -> str:
         oracle, rest = f"oracle={self.oracle!r}", super().extra_repr()

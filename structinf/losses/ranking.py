@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .. import autograd
 from ..adapters import mean_of_vectors, scores_of_vectors
 from ..calls.arguments import OnInfeasible
 from ..calls.problem import Problem
@@ -17,7 +16,7 @@ from ..parts import Parts, as_tuple, map_parts
 from ..validation import check_choice, check_nonnegative, check_positive
 from .decision_loss import DecisionLoss
 from .loss_pool import LossPool
-from .reduction import Reduction
+from .reduction import Reduction, attach_gradient
 
 __all__ = ["RankingLoss"]
 
@@ -116,13 +115,16 @@ class RankingLoss(DecisionLoss):
         q = scores_of_vectors(true, vectors, problem.is_finite)
 
         def compare(theta: Parts) -> tuple[Tensor, Parts]:
-            p = scores_of_vectors(map_parts(Tensor.double, theta), vectors, problem.is_finite)
+            p = scores_of_vectors(theta, vectors, problem.is_finite)
             losses, slopes = self._compare(p, q, problem.is_finite)
             return losses, mean_of_vectors(slopes(), vectors, theta)
 
+        def differentiable_gradient(theta: Parts) -> Parts:
+            return compare(map_parts(Tensor.double, theta))[1]
+
         with torch.no_grad():
-            losses, gradient = compare(problem.theta)
-        return autograd.attach_envelope_gradient(losses, problem.theta, gradient, lambda theta: compare(theta)[1])
+            losses, gradient = compare(predicted)
+        return attach_gradient(losses, problem, self.reduction, problem.theta, gradient, differentiable_gradient)
 
     def _compare(self, p: Tensor, q: Tensor, is_finite: bool) -> tuple[Tensor, Callable[[], Tensor]]:
         """Return the losses, (B,), and a function that returns their derivatives by the predicted scores, (B, K).

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
+from .. import autograd
+from ..calls.problem import Problem
+from ..parts import Parts
 from ..validation import check_choice
 
-__all__ = ["Reduction", "check_reduction", "describe_rules", "reduce_losses", "without_negative_rounding"]
+__all__ = [
+    "Reduction",
+    "attach_gradient",
+    "check_reduction",
+    "describe_rules",
+    "reduce_losses",
+    "restore_losses",
+    "without_negative_rounding",
+]
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -30,6 +43,35 @@ def reduce_losses(losses: Tensor, reduction: Reduction) -> Tensor:
     if reduction == "none":
         return losses
     return losses.mean() if reduction == "mean" and losses.numel() else losses.sum()
+
+
+def attach_gradient(
+    losses: Tensor,
+    problem: Problem,
+    reduction: Reduction,
+    theta: Parts,
+    gradient: Parts,
+    differentiable_gradient: Callable[[Parts], Parts] | None = None,
+) -> Tensor:
+    """Return ``losses``, (B,) in float64, with the gradient of :func:`structinf.autograd.attach_envelope_gradient`.
+
+    If no instance is left out, the result is the reduced loss, (), so that autograd records one node instead of three.
+    """
+    if reduction == "none" or problem.solved is not None or not losses.numel():
+        return autograd.attach_envelope_gradient(losses, theta, gradient, differentiable_gradient)
+    count = len(losses) if reduction == "mean" else 1
+    with torch.no_grad():
+        value = reduce_losses(losses, reduction).to(problem.dtype)
+    return autograd.attach_envelope_gradient(value, theta, gradient, differentiable_gradient, count)
+
+
+def restore_losses(losses: Tensor, problem: Problem, reduction: Reduction) -> Tensor:
+    """Return the result of a call in the user's shape and dtype, given the losses, (B,), or the reduced loss, ()."""
+    if losses.ndim == 0:
+        return losses
+    if reduction == "none":
+        return problem.restore(losses)
+    return reduce_losses(problem.scatter(losses), reduction).to(problem.dtype)
 
 
 def without_negative_rounding(losses: Tensor) -> Tensor:

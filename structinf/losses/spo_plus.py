@@ -96,7 +96,7 @@ class SPOPlusLoss(DecisionLoss):
             difference = scale_per_instance(difference, (losses > 0).to(losses))
         losses = losses.clamp(min=0)
         gradient = map_parts(lambda d: 2 * d, difference)
-        return self._linear(losses, problem.theta, gradient, true, lambda: map_parts(torch.neg, difference))
+        return self._linear(losses, problem, gradient, true, lambda: map_parts(torch.neg, difference))
 
 
 def _best_with_additional_parts(oracle: Oracle, theta: Parts) -> Parts:

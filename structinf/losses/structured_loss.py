@@ -21,7 +21,7 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple
 from ..relaxation import Relaxation, with_parameters_of
 from ..shapes import Float
-from .reduction import Reduction, reduce_losses
+from .reduction import Reduction, restore_losses
 
 __all__ = ["StructuredLoss"]
 
@@ -165,9 +165,7 @@ class StructuredLoss(nn.Module, abc.ABC):
                 if other is None:
                     raise
                 values = other
-            if self.reduction == "none":
-                return problem.restore(values)
-            return reduce_losses(problem.scatter(values), self.reduction).to(problem.dtype)
+            return restore_losses(values, problem, self.reduction)
 
         problem = Problem.build(theta, self.oracle, instance_data, self.on_infeasible)
         return problem.solve_feasible(compute, reads_gold=True, generator=generator, draws=relaxation.is_stochastic)
@@ -181,4 +179,7 @@ class StructuredLoss(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
-        """Return the loss of each instance, (B,). The ``relaxation`` draws from the random generator of the call."""
+        """Return the losses, (B,), or the result of :func:`attach_gradient`.
+
+        The ``relaxation`` draws from the random generator of the call.
+        """
