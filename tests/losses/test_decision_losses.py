@@ -446,6 +446,10 @@ def test_reductions_dtypes_and_batches(name):
     assert some.shape == (2,)
     torch.testing.assert_close(make()(theta, target), some.mean())
     torch.testing.assert_close(make(reduction="sum")(theta, target), some.sum())
+    (each,) = gradients(make(reduction="none"), theta, target)[1]
+    for reduction, count in (("mean", 2), ("sum", 1)):
+        (gradient,) = gradients(make(reduction=reduction), theta, target)[1]
+        torch.testing.assert_close(gradient, each / count)
     batches = make(reduction="none")(theta[:, None], target[:, None])
     torch.testing.assert_close(batches, some[:, None])
     columns = torch.stack([theta, theta], -1)[..., 0]
