@@ -48,7 +48,7 @@ class LostChunkError(Exception):
 
 
 def joblib_package() -> Any:
-    """Return joblib, or raise UnsupportedError with the extra."""
+    """Return joblib, or raise UnsupportedError with the packages to install."""
     try:
         import cloudpickle  # noqa: F401
         import joblib

@@ -179,7 +179,7 @@ class StructuredLoss(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
-        """Return the losses, (B,), or the result of :func:`attach_gradient`.
+        """Return the losses, (B,), or the result of :func:`structinf.losses.reduction.attach_gradient`.
 
         The ``relaxation`` draws from the random generator of the call.
         """

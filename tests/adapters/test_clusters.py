@@ -180,9 +180,9 @@ def test_the_backend_of_dask():
     assert Parallel._backend.effective_n_jobs(-1) == 2
 
 
-@pytest.mark.parametrize("name", ["dask", "ray"])
-def test_a_missing_package_is_named_with_its_extra(monkeypatch, name):
+@pytest.mark.parametrize(("name", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_a_missing_package_is_named(monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, "ray.util.joblib", None)
     monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(UnsupportedError, match=rf"backend=\"{name}\" needs .*structinf\[{name}\]"):
+    with pytest.raises(UnsupportedError, match=rf"backend=\"{name}\" needs {package}; run pip install .*{package}"):
         cluster.backend_context(name)

@@ -287,7 +287,7 @@ def test_without_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "ortools", None)
     flow([(0, 1)], [1, -1]).argmax(torch.ones(1, 1))
-    with pytest.raises(ImportError, match=r"structinf\[solvers\]"):
+    with pytest.raises(ImportError, match=r"run pip install ortools"):
         flow([(0, 1)], [1, -1], solver="ortools")
 
 
