@@ -72,7 +72,7 @@ def log_partition_and_marginals(
     from .marginals import value_and_mean
 
     size, n, scores, counts, status = _arrays(theta, lengths)
-    value, means = np.empty(size), np.zeros(scores.shape, scores.dtype)
+    value, means = np.empty(size), np.zeros((size, n + 1, n + 1))
     _run(value_and_mean, status, n**3 // 2, scores, None, counts, single_root, ..., value, means, None, status)
     return torch.from_numpy(value).to(theta.device), torch.from_numpy(means).to(theta)
 
@@ -92,8 +92,8 @@ def covariance_product(
     from .marginals import value_and_mean
 
     size, n, scores, counts, status = _arrays(theta, lengths)
-    direction = _numbers(v.expand_as(theta), scores.dtype)
-    value, product = np.empty(size), np.zeros(scores.shape, scores.dtype)
+    direction = _float64(v.expand_as(theta))
+    value, product = np.empty(size), np.zeros((size, n + 1, n + 1))
     _run(value_and_mean, status, n**3, scores, direction, counts, single_root, ..., value, None, product, status)
     return torch.from_numpy(value).to(theta.device), torch.from_numpy(product).to(theta)
 
@@ -140,10 +140,8 @@ def _counts(theta: Tensor, lengths: Tensor | None) -> Tensor:
     return lengths
 
 
-def _numbers(x: Tensor, dtype: Any = None) -> np.ndarray:
-    """Return ``x`` in ``dtype``, by default float32 for a tensor of float32 and float64 for all others."""
-    array = to_numpy(x.to("cpu", x.dtype if x.dtype == torch.float32 else torch.float64))[0]
-    return array if dtype is None else array.astype(dtype, copy=False)
+def _float64(x: Tensor) -> np.ndarray:
+    return to_numpy(x.to("cpu", torch.float64))[0]
 
 
 def _arrays(theta: Tensor, lengths: Tensor | None) -> tuple[int, int, np.ndarray, np.ndarray, np.ndarray]:
@@ -152,7 +150,7 @@ def _arrays(theta: Tensor, lengths: Tensor | None) -> tuple[int, int, np.ndarray
 
     size, n = theta.shape[0], theta.shape[1] - 1
     counts = np.full(size, n, np.int64) if lengths is None else to_numpy(lengths)[0]
-    return size, n, _numbers(theta), counts, np.full(size, OUT_OF_RANGE, np.int64)
+    return size, n, _float64(theta), counts, np.full(size, OUT_OF_RANGE, np.int64)
 
 
 def _run(kernel: Callable[..., None], status: np.ndarray, work: int, *arguments: Any) -> None:

@@ -306,7 +306,7 @@ def log_partition(start, stop, theta, lengths, single_root, with_exponents, valu
 
     Parameters
     ----------
-    theta : (B, n + 1, n + 1) float64 or float32
+    theta : (B, n + 1, n + 1) float64
         Scores of the arcs.
     lengths : (B,) int64
         Numbers of words.

@@ -221,7 +221,7 @@ def value_and_mean(start, stop, theta, v, lengths, single_root, with_exponents, 
 
     Parameters
     ----------
-    theta : (B, n + 1, n + 1) float64 or float32
+    theta : (B, n + 1, n + 1) float64
         Scores of the arcs.
     v : None, or as theta
         Direction of the derivative.

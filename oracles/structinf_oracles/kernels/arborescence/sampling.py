@@ -177,7 +177,7 @@ def sample_heads(start, stop, theta, lengths, single_root, with_exponents, seeds
 
     Parameters
     ----------
-    theta : (B, n + 1, n + 1) float64 or float32
+    theta : (B, n + 1, n + 1) float64
         Scores of the arcs.
     lengths : (B,) int64
         Numbers of words.
