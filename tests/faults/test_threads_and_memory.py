@@ -229,7 +229,7 @@ print(*out)
 """
 
 
-@pytest.mark.parametrize("call", ["fill(0, 3, out)", "call(out)"])
+@pytest.mark.parametrize("call", ["fill(0, 3, out)", pytest.param("call(out)", marks=pytest.mark.full)])
 def test_a_kernel_is_compiled_in_an_import_and_for_a_function_of_numba(call, tmp_path):
     (tmp_path / "a_module.py").write_text(KERNEL.replace("CALL", call))
     command = [sys.executable, "-c", "import a_module"]
