@@ -31,7 +31,7 @@ if importlib.util.find_spec("hypothesis"):
 
     # The same examples in every run; and a first call may compile a kernel, so no deadline.
     settings.register_profile("structinf_full", deadline=None, derandomize=True)
-    settings.register_profile("structinf_sample", deadline=None, derandomize=True, max_examples=40)
+    settings.register_profile("structinf_sample", deadline=None, derandomize=True, max_examples=25)
 
 
 # Programs that tests/wheel/run starts against an installed wheel; importing them here would register their plugin.

@@ -59,6 +59,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_one_line_on_stderr_and_none_with_a_cache(tmp_path: Path) -> None:
     first = run(CALL, NUMBA_CACHE_DIR=str(tmp_path)).stderr
     assert all(line.startswith("structinf compiles ") for line in first.splitlines())

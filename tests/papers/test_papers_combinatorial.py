@@ -273,6 +273,7 @@ def test_places_in_the_sorted_list():
         assert loss(-theta, numbers).item() > 0.01, name
 
 
+@pytest.mark.full
 def test_lists_are_sorted(tmp_path):
     assert sorting_sinkhorn.main(["--quick", "--out", str(tmp_path / "sorting.md")]) == 0
     (rows,) = tables(tmp_path / "sorting.md")

@@ -116,6 +116,7 @@ def check(report, tests: int) -> None:
     assert {row[0]: row[3] for row in rows}[listops.RIGHT] == "100.00"
 
 
+@pytest.mark.full
 def test_values_of_expressions(tmp_path):
     assert listops.main(["--quick", "--out", str(tmp_path / "listops.md")]) == 0
     check(tmp_path / "listops.md", 1)

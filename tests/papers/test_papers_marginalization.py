@@ -139,6 +139,7 @@ def test_likelihoods_are_sums_over_all_codes_and_bounded(method, code):
     assert model.calls == 0
 
 
+@pytest.mark.full
 def test_autoencoders_of_digits(tmp_path, monkeypatch):
     tiny = vae.Sizes(train=96, epochs=3, batch=32, hidden=16)
     monkeypatch.setattr(vae, "sizes", lambda quick: tiny)
@@ -221,6 +222,7 @@ def test_heard_symbols_are_counted(name):
         assert 1 <= result.last <= 5
 
 
+@pytest.mark.full
 def test_players_learn(tmp_path, monkeypatch):
     some = ["all symbols", "sparsemax", "score function"]
     monkeypatch.setattr(game, "ESTIMATORS", {name: game.ESTIMATORS[name] for name in some})

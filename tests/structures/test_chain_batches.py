@@ -163,6 +163,7 @@ def test_threads_change_nothing(form):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_memory_grows_as_the_inputs_do():
     """T = 20,000; and S = 1,000 with a shared transition, where a (B, T, S, S) array would take 960 MB."""
     script = """

@@ -184,6 +184,7 @@ def test_launches_of_a_loss() -> None:
     assert (count.synchronisations, count.copies) == (1, 0), count.report()
 
 
+@pytest.mark.full
 def test_launches_of_paths() -> None:
     theta = on_device(THETA)
     for call, launches in ((lambda: si.relax(theta, "dtw", "map"), 2), (lambda: si.sample(theta, "dtw", 2), 3)):

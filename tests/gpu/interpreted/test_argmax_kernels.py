@@ -137,6 +137,7 @@ def test_trees_of_scores_that_are_not_finite_end() -> None:
     assert triton_argmax.argmax(theta[:0], torch.zeros(0).long(), True)[0].shape == (0, 4, 4)
 
 
+@pytest.mark.full
 def test_public_calls_of_trees() -> None:
     theta = draw("normal", 2, 4, 4).transpose(1, 2)
     y = si.relax(theta, "arborescence", "map", lengths=[3, 2])

@@ -81,6 +81,7 @@ def test_forbidden_arcs(single_root: bool) -> None:
     torch.testing.assert_close(product[feasible], expected[feasible], rtol=0, atol=1e-12)
 
 
+@pytest.mark.full
 def test_float32_scores_and_blocks_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = triton_elimination._blocks
     monkeypatch.setattr(triton_elimination, "_blocks", lambda *args: {**blocks(*args), "ROWS": 2})
