@@ -228,6 +228,11 @@ class Oracle(abc.ABC):
         """
         return None
 
+    @property
+    def has_readout(self) -> bool:
+        """Whether :meth:`readout` may differ from the identity: by default, whether a class defines the method."""
+        return type(self).readout is not Oracle.readout
+
     def readout(self, y: AnyParts) -> Parts:
         """Map ``y`` linearly to the parts penalised by SparseMAP's ``penalty="readout"``, all parts by default.
 
@@ -313,11 +318,6 @@ class Oracle(abc.ABC):
         return f"part {place} of theta[{tensor}]" if isinstance(y, tuple) else f"part {place}"
 
     # -- methods that subclasses do not override -------------------------------------------
-
-    @property
-    def has_readout(self) -> bool:
-        """Whether :meth:`readout` may differ from the identity."""
-        return type(self).readout is not Oracle.readout
 
     def __repr__(self) -> str:
         """Return the class name and options in the format of dataclasses, for oracles that are not dataclasses."""

@@ -170,7 +170,7 @@ def test_sparsemap_is_the_projection(example: Example, scale: float, holes: bool
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 5.0])
 @oracle_examples.parametrize(lambda example: example.listing is not None and example.oracle().has_readout)
-def test_sparsemap_penalises_the_readout_of_counts(example: Example, scale: float) -> None:
+def test_default_sparsemap_penalises_the_readout_of_counts_and_all_other_parts(example: Example, scale: float) -> None:
     theta, oracle = draw(example, scale=scale), example.oracle()
     counts = not oracle.has_binary_parts(theta)
     for mean in (relax(theta, oracle, "sparsemap", tolerance=0), infer(theta, oracle, "sparsemap", tolerance=0).mean):
