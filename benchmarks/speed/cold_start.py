@@ -71,6 +71,8 @@ class ColdStart:
         command = [sys.executable, "-c", SCRIPT, self.structure, self.method]
         with tempfile.TemporaryDirectory() as cache:
             environment = {**os.environ, "NUMBA_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
+            # An installed package has bytecode. Without it, a process compiles several hundred modules of numba.
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
             done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -27,12 +27,11 @@ def main() -> None:
 
 
 def find_case(name: str) -> Any:
-    """Return a case, a limit, a cold start or a scaling by its name."""
+    """Return a case, a limit or a scaling by its name."""
     from .cases import CASES
-    from .cold_start import COLD_STARTS
     from .scaling_cases import SCALINGS
 
-    return {**CASES, **COLD_STARTS, **SCALINGS}[name]
+    return {**CASES, **SCALINGS}[name]
 
 
 def cores() -> int:
