@@ -114,7 +114,7 @@ def vjp(
         product = _map_rows(kernels.softmax_vjp, (p, g), cost=AVERAGE)
     else:
         kernel = kernels.vjp if alpha < 2 else kernels.vjp_above_2
-        product = _map_rows(kernel, (p, g), _as_doubles(alpha), cost=AVERAGE)
+        product = _map_rows(kernel, (p, g), None if alpha == 1.5 else _as_doubles(alpha), cost=AVERAGE)
     return product, in_parameter
 
 

@@ -26,7 +26,7 @@ from ..scalar.exp_log import exp, log, log1p
 from ..scalar.min_max import maximum
 from .support import BLOCK, LOWEST, block_maxima, fill, select, sort
 
-__all__ = ["entmax", "entmax15", "entmax_above_2", "entmax_below_2", "sparsemax"]
+__all__ = ["entmax", "entmax15", "entmax_above_2", "entmax_below_2", "sparsemax", "to_sparsemax"]
 
 _MAX_STEPS = 100
 _ROUNDING = 4 * 2.0**-52
@@ -201,6 +201,25 @@ def _subtract_threshold(q, count, t, step):
     for i in range(count):
         r = q[i] - t
         q[i] = maximum(r - step, 0.0) if r > 0 else 0.0
+
+
+@jit
+def to_sparsemax(q, count, near):
+    """Replace ``count`` scores, finite or −inf, by their α-entmax for α = 2. ``near`` (count,) float64 is scratch."""
+    top = -np.inf
+    for i in range(count):
+        top = maximum(top, q[i])
+    top = top if top > -np.inf else 0.0
+    kept = 0
+    for i in range(count):
+        q[i] -= top
+        near[kept] = q[i]
+        kept += q[i] > -1
+    if kept:  # else all scores are −inf
+        t, step = _linear_threshold(near, kept, -1.0)
+        _subtract_threshold(q, count, t, step)
+    else:
+        fill(q, 0, count, 0.0)
 
 
 @jit

@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..jit import jit
-from .entmax import sparsemax
+from .entmax import to_sparsemax
 from .support import BLOCK, SMALLEST_POSITIVE, block_maxima, fill, select
 
 __all__ = ["fusedmax", "run_means"]
@@ -44,26 +44,30 @@ def fusedmax(start, stop, x, size, weight, out):
     out : (B * size,) floats, initially zero, written
         0 in a row of −inf, NaN in a row with NaN or +inf. The p of a group are equal to the last bit.
     """
-    z, p = np.empty(size), np.empty(size)
+    z = np.empty(size)
     first, total = np.empty((2, size), np.int64), np.empty((2, size))
     head, tail = np.empty(2, np.int64), np.empty(2, np.int64)
     for row in range(start, stop):
-        begin = row * size
+        begin, is_invalid = row * size, False
         for i in range(size):
-            z[i], p[i] = x[begin + i], 0.0
+            z[i] = x[begin + i]
+            is_invalid = is_invalid or not z[i] < np.inf
+        if is_invalid:
+            fill(out, begin, size, np.nan)
+            continue
         low = np.int64(0)  # 0 alone would have a type of its own, and compile the functions below twice
         while low < size:
-            if not -np.inf < z[low] < np.inf:
+            if z[low] == -np.inf:
                 low += 1
                 continue
             high = low + 1
-            while high < size and -np.inf < z[high] < np.inf:
+            while high < size and z[high] > -np.inf:
                 high += 1
             _pull_taut(z, low, high, weight, first, total, head, tail)
             low = high
-        sparsemax(0, 1, z, size, p)
+        to_sparsemax(z, size, total[0])
         for i in range(size):
-            out[begin + i] = p[i]
+            out[begin + i] = z[i]
 
 
 @jit(fastmath=False)

@@ -17,7 +17,7 @@ import numpy as np
 from ..argsort import argsort, argsort_buffers
 from ..jit import jit
 from ..permutahedron.isotonic import pool_adjacent_violators
-from .entmax import sparsemax
+from .entmax import to_sparsemax
 from .support import BLOCK, SMALLEST_POSITIVE, block_maxima, fill, select
 
 __all__ = ["group_means", "oscarmax"]
@@ -38,7 +38,7 @@ def oscarmax(start, stop, x, size, weight, out):
     out : (B * size,) floats, initially zero, written
         0 in a row of −inf, NaN in a row with NaN or +inf. The p of a group are equal to the last bit.
     """
-    z, p = np.empty(size), np.empty(size)
+    z = np.empty(size)
     y, first, total, mean = np.empty(size), np.empty(size + 1, np.int64), np.empty(size), np.empty(size)
     buffers = argsort_buffers(size)
     order = buffers[0]
@@ -46,7 +46,7 @@ def oscarmax(start, stop, x, size, weight, out):
         begin = row * size
         masked, is_invalid = 0, False
         for i in range(size):
-            z[i], p[i] = x[begin + i], 0.0
+            z[i] = x[begin + i]
             masked += z[i] == -np.inf
             is_invalid = is_invalid or not z[i] < np.inf
         if is_invalid:
@@ -66,9 +66,9 @@ def oscarmax(start, stop, x, size, weight, out):
                     rest += y[k] - y[low]
                 for k in range(low, high):
                     z[order[masked + k]] = y[low] + rest / (high - low)
-            sparsemax(0, 1, z, size, p)
+        to_sparsemax(z, size, total)
         for i in range(size):
-            out[begin + i] = p[i]
+            out[begin + i] = z[i]
 
 
 @jit
