@@ -49,6 +49,11 @@ def _exact_for(theta: Tensor, alpha: float) -> Tensor:
     return theta if alpha in (1, 1.5, 2, math.inf) else theta.double()
 
 
+def _type_of(alpha: float) -> float | None:
+    """Return α as the compiled loops take it: None in place of 1, so that they are compiled without powers."""
+    return None if alpha == 1 else alpha
+
+
 def _tables(graph: Hypergraph, theta: Tensor) -> DeviceTables:
     return graph.cached(device_tables, theta.device)
 
@@ -103,7 +108,7 @@ def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regulariz
     from ..kernels.hypergraph import smoothed_passes as kernels
 
     out = torch.empty(len(theta), dtype=torch.float64, device="cpu")
-    _run(kernels.value, graph, goal, _exact_for(theta, alpha), goal, graph, alpha, out, tables=1)
+    _run(kernels.value, graph, goal, _exact_for(theta, alpha), goal, graph, _type_of(alpha), out, tables=1)
     return out
 
 
@@ -119,12 +124,16 @@ def value_and_mean(
     if alpha is None:
         out, parts = torch_backend.value_and_mean(graph, theta, goal, regularizer)
         return out, (parts if weight is None else parts * weight.unsqueeze(1)).to(theta.dtype)
-    from ..kernels.hypergraph import smoothed_passes as kernels
-
     out, exact = torch.empty(len(theta), dtype=torch.float64, device="cpu"), _exact_for(theta, alpha)
     parts = zeros(*theta.shape, dtype=exact.dtype)
     weight = torch.ones_like(out) if weight is None else weight.double()
-    _run(kernels.value_and_mean, graph, goal, exact, goal, graph, alpha, weight, out, parts, tables=4)
+    if alpha == math.inf:
+        _run(_best_kernel(), graph, goal, exact, goal, graph, weight, out, parts, tables=3)
+    else:
+        from ..kernels.hypergraph import smoothed_passes as kernels
+
+        arguments = exact, goal, graph, _type_of(alpha), weight, out, parts
+        _run(kernels.value_and_mean, graph, goal, *arguments, tables=4)
     return out, parts.to(theta.dtype)
 
 
@@ -140,17 +149,16 @@ def best_on_cpu(graph: Hypergraph, theta: Tensor, goal: np.ndarray) -> tuple[np.
     out, parts = np.empty(batch), np.zeros(scores.shape, scores.dtype)
     weight = _ONES[:batch] if batch <= len(_ONES) else np.ones(batch)
     work = _WORK_PER_EDGE * _edges_visited(graph, goal)
-    arrays = scores, goal, graph.blocks, math.inf, weight, out, parts
-    _run_groups(_value_and_mean_kernel(), graph, batch, 4, work, *arrays)
+    _run_groups(_best_kernel(), graph, batch, 3, work, scores, goal, graph.blocks, weight, out, parts)
     return out, torch.from_numpy(parts)
 
 
 @functools.cache
-def _value_and_mean_kernel() -> Any:
+def _best_kernel() -> Any:
     """Return the compiled loop, imported at the first call. An import statement in each call takes 3 µs."""
-    from ..kernels.hypergraph import smoothed_passes
+    from ..kernels.hypergraph import best_derivations
 
-    return smoothed_passes.value_and_mean
+    return best_derivations.best
 
 
 def hessian_product(
@@ -171,7 +179,8 @@ def hessian_product(
 
     out, exact = torch.empty(len(theta), dtype=torch.float64, device="cpu"), _exact_for(theta, alpha)
     parts, direction = zeros(*theta.shape, dtype=exact.dtype), direction.to(exact.dtype)
-    _run(kernels.hessian_product, graph, goal, exact, direction, goal, graph, alpha, out, parts, tables=7)
+    arguments = exact, direction, goal, graph, _type_of(alpha), out, parts
+    _run(kernels.hessian_product, graph, goal, *arguments, tables=7)
     return out, parts.to(theta.dtype)
 
 
@@ -210,7 +219,7 @@ def sample(
         out = torch.empty(len(theta), dtype=torch.float64, device="cpu")
         kernel, arguments, tables = (
             kernels.sample,
-            (_exact_for(theta_on_cpu, alpha), goal, graph, alpha, out),
+            (_exact_for(theta_on_cpu, alpha), goal, graph, _type_of(alpha), out),
             3,
         )
     for chunk, uniforms in _draws(graph, goal, parts, generator):

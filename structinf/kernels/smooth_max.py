@@ -1,7 +1,8 @@
 """Smoothed maxima of 16 columns of scores at once, for use inside kernels. Importing this module imports numba.
 
 The number α (`structinf.regularizers.Regularizer.alpha`) determines the regularizer: the negative entropy for α = 1,
-the negative Tsallis entropy for 1 < α ≤ 2, no regularizer for α = inf. With a = α − 1, p = 1 / a and d = x − max x,
+which functions take as None so that numba compiles nothing else, the negative Tsallis entropy for 1 < α ≤ 2, no
+regularizer for α = inf. With a = α − 1, p = 1 / a and d = x − max x,
 the probabilities q of a column are functions of d and of one number t per column,
 
     α = 1   q = exp(d − t),                and max_Ω(x) = max x + t;
@@ -38,15 +39,17 @@ def smooth_max(x, count, top, alpha, kind):
     the first best row.
     """
     anchor = finite(top)
+    if alpha is None:
+        if count == 1:
+            return top, anchor - anchor
+        return _negentropy(x, count, anchor, kind)
     if alpha == np.inf:
         first = anchor
         for k in range(count - 1, -1, -1):
             first = where_less(row(x, k), top, first, k)
         return top, first
     if count == 1:
-        return top, (anchor - anchor) - (0.0 if alpha == 1 else 1.0 / (alpha - 1.0))
-    if alpha == 1:
-        return _negentropy(x, count, anchor, kind)
+        return top, (anchor - anchor) - 1.0 / (alpha - 1.0)
     return _tsallis(x, count, top, anchor, alpha, kind)
 
 
@@ -120,7 +123,7 @@ def _powers(r, alpha):
 def curved(x, top, t, alpha, kind):
     """Return q and s of a row of scores ``x``, for finite α, given the maximum ``top`` of each column."""
     difference = cast((x - finite(top)) - t, kind)
-    if alpha == 1:
+    if alpha is None:
         q = exp(difference)
         return q, q
     return _powers(maximum(difference * (alpha - 1.0), 0.0), alpha)

@@ -45,8 +45,8 @@ def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, 
         Scratch.
     theta : (B, P) float32 or float64
         The scores.
-    alpha : float64
-        The α of the regularizer, see :mod:`structinf.kernels.smooth_max`.
+    alpha : None or float64
+        The α of the regularizer, None for 1, see :mod:`structinf.kernels.smooth_max`.
     out_value : (B,) float64, written
         DP_Ω. Instances with the value −inf get no samples.
     uniforms : (n, B, size) float64
@@ -97,7 +97,7 @@ def sample_from_probabilities(start, stop, q, goal, graph, uniforms, out):
 @jit
 def _probability(difference, k, t, alpha):
     """Return q of the hyperedge k, given its score minus the best score, which is finite."""
-    if alpha == 1:
+    if alpha is None:
         return exp(difference - t)
     if alpha == np.inf:
         return 1.0 if k == t else 0.0

@@ -23,7 +23,7 @@ Arguments of the kernels, for the groups ``start:stop`` of LANES instances:
     theta   (B, P) float32 or float64, contiguous
     goal    (B,) int64
     graph   a `structinf.dp.blocks.Blocks`
-    alpha   float64, the α of the regularizer
+    alpha   None for α = 1, or the α of the regularizer, float64. numba compiles a separate version for None
 """
 
 from __future__ import annotations
@@ -37,7 +37,20 @@ from ..simd.memory import address, cast, is_zero, row, rows, store_row
 from ..simd.vector import LANES, maximum
 from ..smooth_max import curved, probability, smooth_max
 
-__all__ = ["first_node", "hessian_product", "inside", "last_node", "value", "value_and_mean"]
+__all__ = [
+    "clear",
+    "first_node",
+    "gather_parts",
+    "hessian_product",
+    "inside",
+    "last_node",
+    "links_of",
+    "prepare",
+    "scatter_parts",
+    "score_of",
+    "value",
+    "value_and_mean",
+]
 
 
 # ----------------------------------------------------------------------------- parts
@@ -59,7 +72,7 @@ def _lanes(goal, first, graph, block):
 
 
 @jit
-def _gather_parts(theta, goal, first, graph, block, scores):
+def gather_parts(theta, goal, first, graph, block, scores):
     """Write the scores of a block's parts to ``scores`` (height + 1, LANES), for LANES instances from ``first``."""
     last, start = len(theta) - 1, graph.row_offset[block]
     low, high = _lanes(goal, first, graph, block)
@@ -74,7 +87,7 @@ def _gather_parts(theta, goal, first, graph, block, scores):
 
 
 @jit
-def _scatter_parts(flow, goal, first, graph, block, out):
+def scatter_parts(flow, goal, first, graph, block, out):
     """Add the ``flow`` (height + 1, LANES) of a block's parts to ``out`` (B, P). The blocks come from last to first."""
     start = graph.row_offset[block]
     low, high = _lanes(goal, first, graph, block)
@@ -87,7 +100,8 @@ def _scatter_parts(flow, goal, first, graph, block, out):
 
 
 @jit
-def _clear(array, count):
+def clear(array, count):
+    """Set the first ``count`` rows to 0."""
     for i in range(count):
         for c in range(LANES):
             array[i, c] = 0
@@ -107,13 +121,14 @@ class _Links(NamedTuple):
 
 
 @jit
-def _links(graph):
+def links_of(graph):
+    """Return the addresses of the arrays of ``graph`` that passes over hyperedges read."""
     nodes = len(graph.offset) - 1
     return _Links(address(graph.offset), address(graph.tails), address(graph.row), nodes, graph.height)
 
 
 @jit
-def _score(v, scores, links, edge):
+def score_of(v, scores, links, edge):
     """Return x of a hyperedge, or ẋ."""
     x = row(v, links.tails[2 * edge]) + cast(row(scores, links.row[edge]), v)
     other = links.tails[2 * edge + 1]
@@ -166,12 +181,12 @@ def inside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, scores, x,
 
     ``scores``, ``x`` and ``kind`` are scratch. If ``top`` and ``t`` have a single row, each node overwrites the row.
     """
-    _prepare(v, scores, graph)
-    links, last = _links(graph), len(top) - 1
+    prepare(v, scores, graph)
+    links, last = links_of(graph), len(top) - 1
     for block in range(len(graph.node_offset) - 1):
         start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start < stop:
-            _gather_parts(theta, goal, first, graph, block, scores)
+            gather_parts(theta, goal, first, graph, block, scores)
         for i in range(start, stop):
             _value(
                 i, min(i, last), links, alpha, address(v), address(top), address(t), address(scores), address(x),
@@ -180,7 +195,7 @@ def inside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, scores, x,
 
 
 @jit
-def _prepare(v, scores, graph):
+def prepare(v, scores, graph):
     """Set the value of no node and the score of no part to 0, and the scores of unused lanes to finite numbers."""
     v[len(v) - 1] = 0
     scores[:] = 0
@@ -191,10 +206,10 @@ def _value(i, place, links, alpha, v, top, t, scores, x, kind):
     """Write v of node i to its row, max x and t to the row ``place``, and the scores of its hyperedges to ``x``."""
     edge = links.offset[i]
     count = links.offset[i + 1] - edge
-    best = _score(v, scores, links, edge)
+    best = score_of(v, scores, links, edge)
     store_row(x, 0, best)
     for k in range(1, count):
-        score = _score(v, scores, links, edge + k)
+        score = score_of(v, scores, links, edge + k)
         store_row(x, k, score)
         best = maximum(best, score)
     smooth, threshold = smooth_max(x, count, best, alpha, kind)
@@ -223,7 +238,7 @@ def value(start, stop, tables, theta, goal, graph, alpha, out):
 def value_and_mean(start, stop, tables, theta, goal, graph, alpha, weight, out_value, out):
     """Write DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P), initially zero, in θ's dtype.
 
-    ``tables`` holds four tables.
+    α is finite (:mod:`.best_derivations` serves α = inf), and ``tables`` holds four tables.
     """
     v, top, t, w = tables[0], tables[1], tables[2], tables[3]
     scores, flows = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
@@ -231,7 +246,7 @@ def value_and_mean(start, stop, tables, theta, goal, graph, alpha, weight, out_v
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
         begin, nodes = first_node(goal, first, graph), last_node(goal, first)
         inside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind)
-        _clear(w[begin:], nodes - begin)
+        clear(w[begin:], nodes - begin)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = weight[first + c]
@@ -240,21 +255,17 @@ def value_and_mean(start, stop, tables, theta, goal, graph, alpha, weight, out_v
 
 @jit
 def _outside(theta, goal, first, graph, begin, nodes, alpha, v, top, t, w, scores, flows, out):
-    links = _links(graph)
+    links = links_of(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
         start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start >= stop:
             continue
-        if alpha < np.inf:
-            _gather_parts(theta, goal, first, graph, block, scores)
-        _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
+        gather_parts(theta, goal, first, graph, block, scores)
+        clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
         for i in range(stop - 1, start - 1, -1):
-            if alpha == np.inf:
-                _send_flow_to_best(i, links, address(t), address(w), address(flows))
-            else:
-                peak, threshold = row(address(top), i), row(address(t), i)
-                _send_flow(i, links, alpha, address(v), peak, threshold, address(w), address(scores), address(flows))
-        _scatter_parts(flows, goal, first, graph, block, out)
+            peak, threshold = row(address(top), i), row(address(t), i)
+            _send_flow(i, links, alpha, address(v), peak, threshold, address(w), address(scores), address(flows))
+        scatter_parts(flows, goal, first, graph, block, out)
 
 
 @jit
@@ -263,23 +274,9 @@ def _send_flow(i, links, alpha, v, top, t, w, scores, flows):
     times = cast(row(w, i), flows)
     if not is_zero(times):
         for edge in range(links.offset[i], links.offset[i + 1]):
-            flow = probability(_score(v, scores, links, edge), top, t, alpha, flows) * times
+            flow = probability(score_of(v, scores, links, edge), top, t, alpha, flows) * times
             _add_to_part(flow, links, edge, flows)
             _add_to_tails(flow, links, edge, w)
-
-
-@jit
-def _send_flow_to_best(i, links, t, w, flows):
-    """Send the flow through node i over its best hyperedge, with index t."""
-    for c in range(i * LANES, (i + 1) * LANES):
-        if w[c] != 0:
-            edge = links.offset[i] + np.int64(t[c])
-            if links.row[edge] < links.no_row:
-                flows[links.row[edge] * LANES + c % LANES] += w[c]
-            for j in range(2):
-                tail = links.tails[2 * edge + j]
-                if tail < links.no_node:
-                    w[tail * LANES + c % LANES] += w[c]
 
 
 # ----------------------------------------------------------------------------- Hessian
@@ -301,8 +298,8 @@ def hessian_product(start, stop, tables, theta, direction, goal, graph, alpha, o
         _tangents(
             theta, direction, goal, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind
         )  # fmt: skip
-        _clear(w[begin:], nodes - begin)
-        _clear(w_dot[begin:], nodes - begin)
+        clear(w[begin:], nodes - begin)
+        clear(w_dot[begin:], nodes - begin)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = 1.0
@@ -316,14 +313,14 @@ def hessian_product(start, stop, tables, theta, direction, goal, graph, alpha, o
 def _tangents(
     theta, direction, goal, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind
 ):
-    _prepare(v, scores, graph)
-    _prepare(v_dot, scores_dot, graph)
-    links = _links(graph)
+    prepare(v, scores, graph)
+    prepare(v_dot, scores_dot, graph)
+    links = links_of(graph)
     for block in range(len(graph.node_offset) - 1):
         start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start < stop:
-            _gather_parts(theta, goal, first, graph, block, scores)
-            _gather_parts(direction, goal, first, graph, block, scores_dot)
+            gather_parts(theta, goal, first, graph, block, scores)
+            gather_parts(direction, goal, first, graph, block, scores_dot)
         for i in range(start, stop):
             _value(
                 i, i, links, alpha, address(v), address(top), address(t), address(scores), address(x),
@@ -338,11 +335,11 @@ def _tangent(i, links, alpha, x, top, t, v_dot, m, scores_dot):
     """Write v̇ and m of node i, given the scores of its hyperedges in ``x``."""
     edge = links.offset[i]
     # Averages of differences from a pivot need no more than float32.
-    pivot = _score(v_dot, scores_dot, links, edge)
+    pivot = score_of(v_dot, scores_dot, links, edge)
     mean = middle = total = cast(pivot - pivot, scores_dot)
     for k in range(links.offset[i + 1] - edge):
         q, s = curved(row(x, k), top, t, alpha, scores_dot)
-        x_dot = cast(_score(v_dot, scores_dot, links, edge + k) - pivot, scores_dot)
+        x_dot = cast(score_of(v_dot, scores_dot, links, edge + k) - pivot, scores_dot)
         mean += q * x_dot
         middle += s * x_dot
         total += s
@@ -355,21 +352,21 @@ def _tangents_outside(
     theta, direction, goal, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot, flows,
     out,
 ):  # fmt: skip
-    links = _links(graph)
+    links = links_of(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
         start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start >= stop:
             continue
-        _gather_parts(theta, goal, first, graph, block, scores)
-        _gather_parts(direction, goal, first, graph, block, scores_dot)
-        _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
+        gather_parts(theta, goal, first, graph, block, scores)
+        gather_parts(direction, goal, first, graph, block, scores_dot)
+        clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
         for i in range(stop - 1, start - 1, -1):
             peak, threshold, middle = row(address(top), i), row(address(t), i), row(address(m), i)
             _send_flow_tangent(
                 i, links, alpha, address(v), address(v_dot), peak, threshold, middle, address(w), address(w_dot),
                 address(scores), address(scores_dot), address(flows),
             )  # fmt: skip
-        _scatter_parts(flows, goal, first, graph, block, out)
+        scatter_parts(flows, goal, first, graph, block, out)
 
 
 @jit
@@ -378,8 +375,8 @@ def _send_flow_tangent(i, links, alpha, v, v_dot, top, t, middle, w, w_dot, scor
     times, times_dot = cast(row(w, i), flows), cast(row(w_dot, i), flows)
     if not (is_zero(times) and is_zero(times_dot)):
         for edge in range(links.offset[i], links.offset[i + 1]):
-            q, s = curved(_score(v, scores, links, edge), top, t, alpha, flows)
-            change = cast(_score(v_dot, scores_dot, links, edge) - middle, flows)
+            q, s = curved(score_of(v, scores, links, edge), top, t, alpha, flows)
+            change = cast(score_of(v_dot, scores_dot, links, edge) - middle, flows)
             flow_dot = s * change * times + q * times_dot
             _add_to_part(flow_dot, links, edge, flows)
             _add_to_tails(q * times, links, edge, w)
