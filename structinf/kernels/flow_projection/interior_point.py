@@ -75,22 +75,22 @@ ROUNDING = 1e-13
 
 
 @jit
-def gap_of(edges, system, v):
+def gap_of(edges, links, v):
     """Return the gap Σ f z, for values ``v`` of the nodes and table a of :func:`best_values`."""
     gap = zero(v)
-    for i in range(system.nodes):
-        for h in range(system.offset[i], system.offset[i + 1]):
-            f = row(edges.flow, system.column[h])
-            below = row(v, system.unknown[i]) - row(edges.a, system.place_of[h])
+    for i in range(links.nodes):
+        for h in range(links.offset[i], links.offset[i + 1]):
+            f = row(edges.flow, links.column[h])
+            below = row(v, links.unknown[i]) - row(edges.a, links.place_of[h])
             gap += where_less(0.0, f, f * below, 0.0)
     return gap
 
 
 @jit
-def size_of(edges, system):
+def size_of(edges, links):
     """Return Σ f |θ|, the size of the terms of the objective, and Σ f."""
     size, length = zero(edges.flow), zero(edges.flow)
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         f, score = row(edges.flow, e), row(edges.score, e)
         size += where_less(0.0, f, f * maximum(score, 0.0 - score), 0.0)
         length += f
@@ -98,73 +98,73 @@ def size_of(edges, system):
 
 
 @jit
-def _finish_flow(edges, system, links, goal, first, flow, sums, v):
+def _finish_flow(edges, links, goal, first, flow, sums, v):
     """Make ``flow``, in place of f, satisfy the equations to rounding; return its objective and its gap.
 
     The gap is infinite if no such flow has the same zeros, up to rounding.
     """
-    curvature = address(system.curvature)
-    lost = send_flow(edges, system, links, goal, first, flow, v)
+    curvature = links.curvature
+    lost = send_flow(edges, links, goal, first, flow, v)
     own = Edges(edges.score, flow, edges.slack, edges.residual, edges.slack, edges.b, edges.outside)
-    sum_groups(own, system, links, sums)
-    value = best_values(own, system, links, sums, sums, zero(v), v)
-    gap = gap_of(own, system, v)
-    for e in range(len(system.part)):
+    sum_groups(own, links, sums)
+    value = best_values(own, links, sums, sums, zero(v), v)
+    gap = gap_of(own, links, v)
+    for e in range(links.columns):
         f = row(flow, e)
         value += (0.5 * curvature[e]) * f * f
-    for k in range(system.nodes, links.rows):
+    for k in range(links.nodes, links.rows):
         value += 0.5 * row(sums, k) * row(sums, k)
     return value, where_less(ROUNDED_FLOW, lost, np.inf, gap)
 
 
 @jit
-def write_solution(edges, system, first, is_face, mean, weights):
+def write_solution(edges, links, first, is_face, mean, weights):
     """Add the flow of each hyperedge to the mean of its part, and write the weights of the Jacobian.
 
     In lanes with ``is_face`` = 1, the flow is in table b and the weights are in table a.
     """
     parts = mean.shape[1]
     lanes = min(LANES, len(mean) - first)
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         flow = where_less(0.0, is_face, row(edges.b, e), row(edges.flow, e))
         weight = where_less(0.0, is_face, row(edges.a, e), row(weights, e))
         store_row(weights, e, weight)
         store_row(edges.flow, e, flow)
-        part = system.part[e]
+        part = links.part[e]
         if part < parts:
             for c in range(lanes):
                 mean[first + c, part] += edges.flow[e * LANES + c]
 
 
 @jit
-def approach(edges, work, system, links, theta, goal, first, tolerance, squares, max_iter, held):
+def approach(edges, work, links, theta, goal, first, tolerance, squares, max_iter, held):
     """Solve the LANES instances from ``first`` up to ``tolerance``; the flow and the slacks are in the tables.
 
     Return the scores of the best derivations, a gap that is rounding, and the gap at which steps end.
     """
     x, right, inverse_pivots, sums = work.x, work.right, work.inverse_pivots, work.sums
-    gather_scores(theta, first, system, edges.score)
-    best = start_flow(edges, system, links, goal, first, edges.residual, right, inverse_pivots, x)
-    average_flows(edges, system, links, edges.residual)
+    gather_scores(theta, first, links, edges.score)
+    best = start_flow(edges, links, goal, first, edges.residual, right, inverse_pivots, x)
+    average_flows(edges, links, edges.residual)
     # Nodes of other goals do not count, so that an instance has the same result alone.
     nodes = zero(x)
-    for i in range(system.nodes):
+    for i in range(links.nodes):
         nodes += where_less(0.0, row(x, i), 1.0, 0.0)
-    size, length = size_of(edges, system)
+    size, length = size_of(edges, links)
     goal_square = squares_of(squares, first, held)
     rounding = ROUNDING * (size + goal_square)
     end = maximum(tolerance * goal_square, rounding)
     # Near rounding, a step costs less than a face with a hyperedge too many.
     stop_at = maximum(tolerance * goal_square, 0.01 * rounding)
     least_slack = 1e-3 * rounding / maximum(length, 1.0)
-    sum_groups(edges, system, links, sums)
+    sum_groups(edges, links, sums)
     clear(right, links.rows + 1)
-    total = best_values(edges, system, links, sums, right, zero(x), x)
+    total = best_values(edges, links, sums, right, zero(x), x)
     first_gap = at_goals(x, goal, first, inverse_pivots) - total
     # The gap of an average of flows may be negative.
     spread = _SPREAD * maximum(maximum(first_gap, 0.0 - first_gap), 0.5 * end) / maximum(nodes, 1.0)
-    count = start_slacks(edges, system, links, sums, right, spread, work.potentials)
-    iterate(edges, work, system, links, goal, first, count, stop_at, rounding, least_slack, max_iter)
+    count = start_slacks(edges, links, sums, right, spread, work.potentials)
+    iterate(edges, work, links, goal, first, count, stop_at, rounding, least_slack, max_iter)
     return best, rounding, end
 
 
@@ -222,21 +222,19 @@ def project(
     lanes = address(held)
     for group in range(start, stop):
         first = group * LANES
-        best, rounding, end = approach(
-            edges, work, system, links, theta, goal, first, tolerance, squares, max_iter, lanes
-        )
+        best, rounding, end = approach(edges, work, links, theta, goal, first, tolerance, squares, max_iter, lanes)
         out = address(weights[group])
-        for e in range(len(system.part)):
+        for e in range(links.columns):
             f, slack = row(edges.flow, e), row(edges.slack, e)
             weight = f / (slack + f * max(system.curvature[e], FREE_CURVATURE))
             store_row(out, e, where_less(0.0, f, weight, 0.0))
-        is_optimal = end_on_face(edges, work, system, links, goal, first, rounding)
-        face_value, face_gap = _finish_flow(edges, system, links, goal, first, edges.b, sums, x)
-        inner_value, inner_gap = _finish_flow(edges, system, links, goal, first, edges.flow, sums, x)
+        is_optimal = end_on_face(edges, work, links, goal, first, rounding)
+        face_value, face_gap = _finish_flow(edges, links, goal, first, edges.b, sums, x)
+        inner_value, inner_gap = _finish_flow(edges, links, goal, first, edges.flow, sums, x)
         # An infinite or undefined gap is never accepted.
         is_face = where_less(face_gap, np.inf, is_optimal, 0.0)
         is_face = where_less(maximum(inner_gap, end), face_gap, 0.0, is_face)
-        write_solution(edges, system, first, is_face, mean, out)
+        write_solution(edges, links, first, is_face, mean, out)
         finite = where_less(-np.inf, best, 1.0, 0.0 * zero(x))
         store_row(lanes, 0, where_less(0.0, is_face, face_value, inner_value))
         store_row(lanes, 1, where_less(0.0, is_face, face_gap, inner_gap))
@@ -251,16 +249,16 @@ def project(
 
 
 @jit
-def _add_change(weights, c, change, system, links, matrix, inverse_pivots, x):
+def _add_change(weights, c, change, links, matrix, inverse_pivots, x):
     """Add df = D (c − Aᵀ dV) with A df = 0 to ``change``, and replace c by what D leaves of it: ε df where h = 0."""
-    curvature = address(system.curvature)
+    curvature = links.curvature
     clear(x, links.rows + 1)
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         right = row(weights, e) * row(c, e)
         add_to_ends(x, links, e, right, right)
     store_row(x, links.rows, zero(x))
     solve(matrix, links, inverse_pivots, x)
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         df = row(weights, e) * (row(c, e) - slope(x, links, e))
         store_row(change, e, row(change, e) + df)
         store_row(c, e, max(FREE_CURVATURE - curvature[e], 0.0) * df)
@@ -279,34 +277,34 @@ def multiply_by_jacobian(start, stop, edge_tables, node_tables, matrix_table, we
     c, change = address(edge_tables[0]), address(edge_tables[1])
     x, inverse_pivots, sums = address(node_tables[0]), address(node_tables[1]), address(node_tables[2])
     matrix = address(matrix_table)
-    curvature = address(system.curvature)
+    curvature = links.curvature
     parts = cotangent.shape[1]
     for group in range(start, stop):
         first = group * LANES
         weight = address(weights[group])
-        gather_scores(cotangent, first, system, c)
-        clear(matrix, system.entries)
-        for k in range(system.nodes, links.rows):
+        gather_scores(cotangent, first, links, c)
+        clear(matrix, links.entries)
+        for k in range(links.nodes, links.rows):
             store_row(matrix, links.place[k] + k, zero(matrix) + 1.0)
-        for e in range(len(system.part)):
+        for e in range(links.columns):
             add_edge(matrix, links, e, row(weight, e))
         factor(matrix, links, inverse_pivots)
-        for product in range(2 if system.has_free_edges else 1):
+        for product in range(2 if links.has_free_edges else 1):
             if product:
                 clear(sums, links.rows + 1)
-                for e in range(len(system.part)):
+                for e in range(links.columns):
                     add_to_ends(sums, links, e, zero(x), row(change, e))
                 store_row(sums, links.rows, zero(x))
-                for e in range(len(system.part)):
+                for e in range(links.columns):
                     d, df = row(weight, e), row(change, e)
                     least = max(FREE_CURVATURE - curvature[e], 0.0)
                     own = where_less(0.0, d, df * maximum(1.0 / d - least, 0.0), 0.0)
                     store_row(c, e, own + row(sums, group_of(links, e)))
-            clear(change, len(system.part))
+            clear(change, links.columns)
             for _ in range(_SOLUTIONS):
-                _add_change(weight, c, change, system, links, matrix, inverse_pivots, x)
-        for e in range(len(system.part)):
-            part = system.part[e]
+                _add_change(weight, c, change, links, matrix, inverse_pivots, x)
+        for e in range(links.columns):
+            part = links.part[e]
             if part < parts:
                 for lane in range(min(LANES, len(cotangent) - first)):
                     out[first + lane, part] += change[e * LANES + lane]

@@ -26,31 +26,31 @@ _VIOLATION = 1e-11
 
 
 @jit
-def _clip_flow(edges, system):
+def _clip_flow(edges, links):
     """Set negative flows of table b, and flows outside the face, to 0."""
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         flow = maximum(row(edges.b, e), 0.0)
         store_row(edges.b, e, where_less(0.0, row(edges.a, e), flow, 0.0))
 
 
 @jit
-def _violation(edges, system, links, goal, first, sums):
+def _violation(edges, links, goal, first, sums):
     """Return the largest violation of A f = b at a node."""
     clear(sums, links.rows + 1)
     set_at_goals(sums, goal, first, -1.0)
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         add_to_ends(sums, links, e, row(edges.flow, e), zero(sums))
     largest = zero(sums)
-    for i in range(system.nodes):
+    for i in range(links.nodes):
         largest = maximum(largest, maximum(row(sums, i), 0.0 - row(sums, i)))
     return largest
 
 
 @jit
-def _gather_masked(masked, first, system, links, outside):
+def _gather_masked(masked, first, links, outside):
     """Divide the scores of columns evenly over their hyperedges, for the bound of the maximum."""
-    gather_scores(masked, first, system, outside)
-    for e in range(len(system.part)):
+    gather_scores(masked, first, links, outside)
+    for e in range(links.columns):
         store_row(outside, e, row(outside, e) * (1.0 / (links.first[e + 1] - links.first[e])))
 
 
@@ -98,23 +98,23 @@ def project(
     lanes = address(held)
     for group in range(start, stop):
         first = group * LANES
-        best, rounding, _ = approach(edges, work, system, links, theta, goal, first, 0.0, squares, max_iter, lanes)
-        is_exact = end_on_face(edges, work, system, links, goal, first, rounding)
-        _clip_flow(edges, system)
+        best, rounding, _ = approach(edges, work, links, theta, goal, first, 0.0, squares, max_iter, lanes)
+        is_exact = end_on_face(edges, work, links, goal, first, rounding)
+        _clip_flow(edges, links)
         own = Edges(edges.score, edges.b, edges.slack, edges.residual, edges.slack, edges.b, edges.outside)
-        violation = _violation(own, system, links, goal, first, sums)
-        sum_groups(own, system, links, sums)
+        violation = _violation(own, links, goal, first, sums)
+        sum_groups(own, links, sums)
         if len(masked):
-            _gather_masked(masked, first, system, links, edges.outside)
-        best_values(own, system, links, sums, work.potentials, zero(x), x)
-        own_gap = gap_of(own, system, x)
+            _gather_masked(masked, first, links, edges.outside)
+        best_values(own, links, sums, work.potentials, zero(x), x)
+        own_gap = gap_of(own, links, x)
         # The size of the start would count scores of −1e30, such as masks.
-        size, _ = size_of(own, system)
+        size, _ = size_of(own, links)
         rounding = ROUNDING * (size + squares_of(squares, first, lanes))
         is_exact = where_less(-np.inf, best, is_exact, 0.0)
         is_exact = where_less(own_gap, rounding, is_exact, 0.0)
         is_exact = where_less(violation, _VIOLATION, is_exact, 0.0)
-        write_solution(edges, system, first, 1.0 + zero(x), mean, address(weights[group]))
+        write_solution(edges, links, first, 1.0 + zero(x), mean, address(weights[group]))
         store_row(lanes, 0, own_gap)
         store_row(lanes, 1, violation)
         store_row(lanes, 2, is_exact)

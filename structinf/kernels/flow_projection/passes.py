@@ -78,11 +78,11 @@ def work_of(tables, matrix):
 
 
 @jit
-def gather_scores(theta, first, system, scores):
+def gather_scores(theta, first, links, scores):
     """Write the scores of the columns of the LANES instances from ``first``, 0 for columns without a part."""
     parts, last = theta.shape[1], len(theta) - 1
-    for e in range(len(system.part)):
-        part = system.part[e]
+    for e in range(links.columns):
+        part = links.part[e]
         for c in range(LANES):
             scores[e * LANES + c] = theta[min(first + c, last), part] if part < parts else 0.0
 
@@ -118,21 +118,21 @@ def set_at_goals(numbers, goal, first, value):
 
 
 @jit
-def _gradient(edges, system, links, sums, column):
+def _gradient(edges, links, sums, column):
     """Return θ − H f of a column."""
-    curvature = address(system.curvature)
+    curvature = links.curvature
     group = row(sums, group_of(links, column))
     return row(edges.score, column) - (curvature[column] * row(edges.flow, column) + group)
 
 
 @jit
-def _gradient_share(edges, system, links, sums, potentials, column, place):
+def _gradient_share(edges, links, sums, potentials, column, place):
     """Return the share of a hyperedge in θ − H f of its column.
 
     With several hyperedges, each gets its slope of ``potentials``, and what is left of θ − H f is divided evenly.
     """
-    share = _gradient(edges, system, links, sums, column)
-    if len(system.column) == len(system.part):
+    share = _gradient(edges, links, sums, column)
+    if links.hyperedges == links.columns:
         return share
     count = links.first[column + 1] - links.first[column]
     if count > 1:
@@ -143,18 +143,18 @@ def _gradient_share(edges, system, links, sums, potentials, column, place):
 
 
 @jit
-def sum_groups(edges, system, links, sums):
+def sum_groups(edges, links, sums):
     """Write the sum of f over each group to the rows of the groups."""
     clear(sums, links.rows + 1)
-    if system.groups:
-        for e in range(len(system.part)):
+    if links.groups:
+        for e in range(links.columns):
             group = group_of(links, e)
             if group < links.rows:
                 store_row(sums, group, row(sums, group) + row(edges.flow, e))
 
 
 @jit
-def best_values(edges, system, links, sums, potentials, gap, v):
+def best_values(edges, links, sums, potentials, gap, v):
     """Write the values V of each node: the best value for the gradient, plus the ``gap`` of each node.
 
     Old ``potentials`` divide the gradient of a column over its hyperedges. Table a gets the value of the head over each
@@ -162,23 +162,23 @@ def best_values(edges, system, links, sums, potentials, gap, v):
     """
     total = zero(v)
     store_row(v, links.rows, total)
-    for i in range(system.nodes):
+    for i in range(links.nodes):
         best = zero(v) - np.inf
-        for h in range(system.offset[i], system.offset[i + 1]):
-            e, place = system.column[h], system.place_of[h]
-            gradient = _gradient_share(edges, system, links, sums, potentials, e, place)
+        for h in range(links.offset[i], links.offset[i + 1]):
+            e, place = links.column[h], links.place_of[h]
+            gradient = _gradient_share(edges, links, sums, potentials, e, place)
             flow = row(edges.flow, e)
             total += where_less(0.0, flow, flow * gradient, 0.0)
             x = (gradient + row(v, links.ends[4 * place + 1])) + row(v, links.ends[4 * place + 2])
             best = maximum(best, x)
             store_row(edges.a, place, x)
         best += gap
-        store_row(v, system.unknown[i], best)
+        store_row(v, links.unknown[i], best)
     return total
 
 
 @jit
-def send_flow(edges, system, links, goal, first, flow, w):
+def send_flow(edges, links, goal, first, flow, w):
     """Scale ``flow`` to a flow of 1 into the goal, from the goal down, and write the flow through the nodes to ``w``.
 
     The system has one hypergraph. Negative numbers count as 0. Return the flow into nodes without flow over their
@@ -187,14 +187,14 @@ def send_flow(edges, system, links, goal, first, flow, w):
     lost = zero(w)
     clear(w, links.rows + 1)
     set_at_goals(w, goal, first, 1.0)
-    for i in range(system.nodes - 1, -1, -1):
+    for i in range(links.nodes - 1, -1, -1):
         total = zero(w)
-        for e in range(system.offset[i], system.offset[i + 1]):
+        for e in range(links.offset[i], links.offset[i + 1]):
             total += maximum(row(flow, e), 0.0)
         through = row(w, i)
         scale = where_less(0.0, total, through / total, 0.0)
         lost += where_less(0.0, total, 0.0, through)
-        for e in range(system.offset[i], system.offset[i + 1]):
+        for e in range(links.offset[i], links.offset[i + 1]):
             part = maximum(row(flow, e), 0.0) * scale
             store_row(flow, e, part)
             for j in range(1, 3):
@@ -207,7 +207,7 @@ def send_flow(edges, system, links, goal, first, flow, w):
 
 
 @jit
-def start_flow(edges, system, links, goal, first, flow, up, out_degree, v):
+def start_flow(edges, links, goal, first, flow, up, out_degree, v):
     """Write a flow through all hyperedges on derivations of finite score, and 0 elsewhere, to ``flow``.
 
     Each node sends one unit of flow up to the goal, split evenly at each node. Flow that a node passes on without
@@ -217,25 +217,25 @@ def start_flow(edges, system, links, goal, first, flow, up, out_degree, v):
     Return the scores of the best derivations, and write the flow through each node to ``v``.
     """
     nothing = zero(v)
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         store_row(edges.flow, e, nothing)
         store_row(edges.outside, e, nothing - np.inf)
     best = nothing
     changed = 1.0
     while changed > 0:
         clear(up, links.rows + 1)
-        best_values(edges, system, links, up, up, nothing, v)
+        best_values(edges, links, up, up, nothing, v)
         best = at_goals(v, goal, first, up)
-        _find_active_edges(edges, system, links, goal, first, v, out_degree)
-        changed = largest(_forbid_columns(edges, system, links))
-    for h in range(len(system.column)):
+        _find_active_edges(edges, links, goal, first, v, out_degree)
+        changed = largest(_forbid_columns(edges, links))
+    for h in range(links.hyperedges):
         store_row(flow, h, nothing)
     for i in range(links.rows):
         store_row(up, i, where_less(0.0, row(v, i), 1.0, 0.0))
-    for i in range(system.nodes):
-        node = system.unknown[i]
-        for h in range(system.offset[i], system.offset[i + 1]):
-            place = system.place_of[h]
+    for i in range(links.nodes):
+        node = links.unknown[i]
+        for h in range(links.offset[i], links.offset[i + 1]):
+            place = links.place_of[h]
             is_active = row(edges.b, place)
             for j in range(1, 3):
                 tail = links.ends[4 * place + j]
@@ -247,14 +247,14 @@ def start_flow(edges, system, links, goal, first, flow, up, out_degree, v):
     set_at_goals(v, goal, first, 1.0)
     for k in range(len(goal)):
         scale = 1.0 / maximum(_at_goal(up, goal, k, first, out_degree), 1.0)
-        for i in range(system.component[k + 1] - 1, system.component[k] - 1, -1):
+        for i in range(links.component[k + 1] - 1, links.component[k] - 1, -1):
             degree, received = zero(v), zero(v)
-            for h in range(system.offset[i], system.offset[i + 1]):
-                degree += row(edges.b, system.place_of[h])
-                received += row(flow, system.place_of[h])
-            missing = maximum(row(v, system.unknown[i]) - received * scale, 0.0) / maximum(degree, 1.0)
-            for h in range(system.offset[i], system.offset[i + 1]):
-                place = system.place_of[h]
+            for h in range(links.offset[i], links.offset[i + 1]):
+                degree += row(edges.b, links.place_of[h])
+                received += row(flow, links.place_of[h])
+            missing = maximum(row(v, links.unknown[i]) - received * scale, 0.0) / maximum(degree, 1.0)
+            for h in range(links.offset[i], links.offset[i + 1]):
+                place = links.place_of[h]
                 through = row(flow, place) * scale + row(edges.b, place) * missing
                 store_row(flow, place, through)
                 for j in range(1, 3):
@@ -264,9 +264,9 @@ def start_flow(edges, system, links, goal, first, flow, up, out_degree, v):
 
 
 @jit
-def average_flows(edges, system, links, flow):
+def average_flows(edges, links, flow):
     """Write the average ``flow`` of the hyperedges of each column to f."""
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         low, high = links.first[e], links.first[e + 1]
         total = zero(flow)
         for place in range(low, high):
@@ -275,7 +275,7 @@ def average_flows(edges, system, links, flow):
 
 
 @jit
-def _find_active_edges(edges, system, links, goal, first, reached, out_degree):
+def _find_active_edges(edges, links, goal, first, reached, out_degree):
     """Write 1 to table b for hyperedges on derivations of finite score, else 0; table a has the scores of the heads.
 
     Write 1 to ``reached`` for the nodes of these derivations, and the number of active hyperedges above each node.
@@ -283,10 +283,10 @@ def _find_active_edges(edges, system, links, goal, first, reached, out_degree):
     clear(reached, links.rows + 1)
     clear(out_degree, links.rows + 1)
     set_at_goals(reached, goal, first, 1.0)
-    for i in range(system.nodes - 1, -1, -1):
-        for h in range(system.offset[i], system.offset[i + 1]):
-            place = system.place_of[h]
-            is_active = where_less(-np.inf, row(edges.a, place), row(reached, system.unknown[i]), 0.0)
+    for i in range(links.nodes - 1, -1, -1):
+        for h in range(links.offset[i], links.offset[i + 1]):
+            place = links.place_of[h]
+            is_active = where_less(-np.inf, row(edges.a, place), row(reached, links.unknown[i]), 0.0)
             store_row(edges.b, place, is_active)
             for j in range(1, 3):
                 tail = links.ends[4 * place + j]
@@ -295,12 +295,12 @@ def _find_active_edges(edges, system, links, goal, first, reached, out_degree):
 
 
 @jit
-def _forbid_columns(edges, system, links):
+def _forbid_columns(edges, links):
     """Set the score of columns to −inf if some of their hyperedges are not active; return 1 in lanes with a change."""
     changed = zero(edges.b)
-    if len(system.column) == len(system.part):
+    if links.hyperedges == links.columns:
         return changed
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         active = zero(edges.b)
         for place in range(links.first[e], links.first[e + 1]):
             active += row(edges.b, place)
@@ -312,21 +312,21 @@ def _forbid_columns(edges, system, links):
 
 
 @jit
-def start_slacks(edges, system, links, sums, potentials, gap, v):
+def start_slacks(edges, links, sums, potentials, gap, v):
     """Write slacks z > 0 whose potentials exceed the best values by ``gap`` at each node; return the number of flows.
 
     The slack of a column without flow is 1, and no pass reads it.
     """
-    best_values(edges, system, links, sums, potentials, gap, v)
+    best_values(edges, links, sums, potentials, gap, v)
     count = zero(v)
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         store_row(edges.slack, e, zero(v))
-    for i in range(system.nodes):
-        for h in range(system.offset[i], system.offset[i + 1]):
-            e = system.column[h]
-            own = row(v, system.unknown[i]) - row(edges.a, system.place_of[h])
+    for i in range(links.nodes):
+        for h in range(links.offset[i], links.offset[i + 1]):
+            e = links.column[h]
+            own = row(v, links.unknown[i]) - row(edges.a, links.place_of[h])
             store_row(edges.slack, e, row(edges.slack, e) + own)
-    for e in range(len(system.part)):
+    for e in range(links.columns):
         flow = row(edges.flow, e)
         store_row(edges.slack, e, where_less(0.0, flow, row(edges.slack, e), 1.0))
         count += where_less(0.0, flow, 1.0, 0.0)

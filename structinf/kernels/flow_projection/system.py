@@ -108,23 +108,49 @@ class FlowSystem(NamedTuple):
 
 
 class Links(NamedTuple):
-    """Addresses of the arrays of a `FlowSystem`."""
+    """The addresses of the arrays of a `FlowSystem`, and its numbers.
 
+    Inner functions take these, since numba counts the references to each array of a tuple wherever the tuple is passed.
+
+    Attributes
+    ----------
+    columns, hyperedges, rows : int
+        The numbers of columns, hyperedges and unknowns.
+
+    The others are those of a `FlowSystem`.
+    """
+
+    component: Any
+    offset: Any
+    unknown: Any
+    column: Any
+    place_of: Any
+    part: Any
     first: Any
     ends: Any
+    curvature: Any
     start: Any
     place: Any
+    columns: int
+    hyperedges: int
     rows: int
-    nodes: int
     entries: int
+    nodes: int
+    groups: int
+    has_free_edges: bool
+    proximal: float
 
 
 @jit
 def links_of(system):
-    """Return the addresses of the arrays of ``system``."""
-    first, ends = address(system.first), address(system.ends)
-    start, place = address(system.start), address(system.place)
-    return Links(first, ends, start, place, len(system.start), system.nodes, system.entries)
+    """Return the addresses of the arrays of ``system``, and its numbers."""
+    return Links(
+        address(system.component), address(system.offset), address(system.unknown), address(system.column),
+        address(system.place_of), address(system.part), address(system.first), address(system.ends),
+        address(system.curvature), address(system.start), address(system.place),
+        len(system.part), len(system.column), len(system.start), system.entries, system.nodes, system.groups,
+        system.has_free_edges, system.proximal,
+    )  # fmt: skip
 
 
 @jit
