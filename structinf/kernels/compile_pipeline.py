@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite.binding import Linkage
 from numba import _dynfunc  # pyright: ignore[reportAttributeAccessIssue]
 from numba.core import ir
 from numba.core.codegen import JITCodeLibrary
@@ -112,9 +113,61 @@ class _WideLower(Lower):
         set.add(self.function.attributes, '"prefer-vector-width"="512"')
 
 
+class _HelperLibrary(JITCodeLibrary):
+    """LLVM code of a helper, as it was lowered. The code of the functions that it calls is linked into the kernel."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout  # LLVM optimises the kernel
+
+    def finalize(self) -> None:
+        self._raise_if_finalized()
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage == Linkage.external:
+                function.linkage = "linkonce_odr"  # so that LLVM removes the function once it is inlined
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def _get_module_for_linking(self) -> Any:
+        """Return the code with that of all functions that it calls, for functions compiled by numba's own compiler."""
+        module = self._final_module.clone()
+        for library in _used_libraries(self._linking_libraries):
+            module.link_in(_code_of(library), preserve=True)
+        return module
+
+
+def _used_libraries(direct: list[Any]) -> list[Any]:
+    """Return the libraries ``direct`` and those whose functions they call, each once."""
+    used, waiting = [], list(direct)
+    while waiting:
+        library = waiting.pop()
+        if library not in used:
+            used.append(library)
+            if isinstance(library, _HelperLibrary):
+                waiting += library._linking_libraries
+    return used
+
+
+def _code_of(library: Any) -> Any:
+    return library._final_module if isinstance(library, _HelperLibrary) else library._get_module_for_linking()
+
+
+class _KernelLibrary(JITCodeLibrary):
+    """Machine code of a kernel. The code of each function that it calls is linked once.
+
+    numba would link the code of a function into each of its callers, and their code into their callers.
+    """
+
+    def finalize(self) -> None:
+        for library in _used_libraries(self._linking_libraries):
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(_code_of(library), preserve=True)
+        self._linking_libraries = []
+        super().finalize()
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerKernel(NativeLowering):
-    """Gives kernels a Python wrapper.
+    """Gives kernels a Python wrapper, and links the code of helpers.
 
     The flag is set here and not in the decorator, so that kernels and helpers share compiled functions of numba.
     """
@@ -122,6 +175,8 @@ class _LowerKernel(NativeLowering):
     _name = "structinf_lower_kernel"
 
     def run_pass(self, state: Any) -> bool:
+        state.library = _KernelLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
         state.flags.no_cpython_wrapper = False
         return super().run_pass(state)
 
@@ -142,17 +197,6 @@ class WideKernelCompiler(KernelCompiler):
     """Compiles a kernel whose loops use vectors of 512 bits, if the processor has them."""
 
     lowering = _LowerWideKernel
-
-
-class _HelperLibrary(JITCodeLibrary):
-    """LLVM code of a helper, for linking into kernels."""
-
-    def _optimize_final_module(self) -> None:
-        pass  # LLVM optimises the kernel
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)

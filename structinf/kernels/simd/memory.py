@@ -16,10 +16,10 @@ from typing import Any
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic as _intrinsic
-from numba.extending import models, overload, register_model
+from numba.extending import lower_builtin, models, register_model
 
-from ..compile_pipeline import HelperCompiler
 from ..fast_builtins import allocate
 from ..jit import jit
 from .vector import LANES, Lanes, largest, maximum
@@ -27,7 +27,6 @@ from .vector import LANES, Lanes, largest, maximum
 __all__ = ["address", "cast", "is_zero", "row", "rows", "store_row", "zero"]
 
 _IS_CHECKED = bool(getattr(config, "BOUNDSCHECK", 0))
-_OPTIONS: Any = {"pipeline_class": HelperCompiler, "forceinline": True}
 intrinsic: Any = _intrinsic  # the decorator removes the first parameter, and type checkers do not know it
 
 
@@ -94,31 +93,34 @@ def address(typingctx, array):
 # ----------------------------------------------------------------------------- numbers
 
 
-@intrinsic
-def _get(typingctx, numbers, index):
-    def codegen(context, builder, sig, args):
-        return builder.load(builder.gep(_pointer(context, builder, sig, args), [args[1]]))
-
-    return numbers.dtype(numbers, types.intp), codegen
+# Indexing is typed and lowered directly: a function behind each access would be called, and then inlined by LLVM.
 
 
-@intrinsic
-def _set(typingctx, numbers, index, value):
-    def codegen(context, builder, sig, args):
-        builder.store(args[2], builder.gep(_pointer(context, builder, sig, args), [args[1]]))
-        return context.get_dummy_value()
-
-    return types.void(numbers, types.intp, numbers.dtype), codegen
-
-
-@overload(operator.getitem, jit_options=_OPTIONS)
-def _overload_getitem(numbers, index):
-    return (lambda numbers, index: _get(numbers, index)) if isinstance(numbers, Address) else None
+@infer_global(operator.getitem)  # pyright: ignore[reportOptionalCall]
+class _Get(AbstractTemplate):
+    def generic(self, args, kws):
+        numbers, index = args
+        is_number = isinstance(numbers, Address) and isinstance(index, types.Integer)
+        return signature(numbers.dtype, numbers, types.intp) if is_number else None
 
 
-@overload(operator.setitem, jit_options=_OPTIONS)
-def _overload_setitem(numbers, index, value):
-    return (lambda numbers, index, value: _set(numbers, index, value)) if isinstance(numbers, Address) else None
+@infer_global(operator.setitem)  # pyright: ignore[reportOptionalCall]
+class _Set(AbstractTemplate):
+    def generic(self, args, kws):
+        numbers, index, _ = args
+        is_number = isinstance(numbers, Address) and isinstance(index, types.Integer)
+        return signature(types.none, numbers, types.intp, numbers.dtype) if is_number else None
+
+
+@lower_builtin(operator.getitem, Address, types.Integer)
+def _lower_get(context, builder, sig, args):
+    return builder.load(builder.gep(_pointer(context, builder, sig, args), [args[1]]))
+
+
+@lower_builtin(operator.setitem, Address, types.Integer, types.Any)
+def _lower_set(context, builder, sig, args):
+    builder.store(args[2], builder.gep(_pointer(context, builder, sig, args), [args[1]]))
+    return context.get_dummy_value()
 
 
 # ----------------------------------------------------------------------------- vectors
@@ -129,7 +131,7 @@ def _place(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, int]:
     start = _pointer(context, builder, sig, args, LANES)
     number = start.type.pointee
     data = builder.gep(start, [builder.mul(args[1], args[1].type(LANES))])
-    return builder.bitcast(data, ir.VectorType(number, LANES).as_pointer()), context.get_abi_sizeof(number)
+    return builder.bitcast(data, ir.VectorType(number, LANES).as_pointer()), sig.args[0].dtype.bitwidth // 8
 
 
 @intrinsic

@@ -79,7 +79,7 @@ def _place(context, builder, array_type, array, index):
     """Return a pointer to the vector at ``index``, and its guaranteed alignment in bytes."""
     data = _number(context, builder, array_type, array, index)
     number = context.get_value_type(array_type.dtype)
-    return builder.bitcast(data, ir.VectorType(number, LANES).as_pointer()), context.get_abi_sizeof(number)
+    return builder.bitcast(data, ir.VectorType(number, LANES).as_pointer()), array_type.dtype.bitwidth // 8
 
 
 @intrinsic
