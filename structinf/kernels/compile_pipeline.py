@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite.binding import Linkage
-from numba import _dynfunc  # pyright: ignore[reportAttributeAccessIssue]
+from numba import _dynfunc, types  # pyright: ignore[reportAttributeAccessIssue]
 from numba.core import ir
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags
@@ -41,6 +41,10 @@ _UNUSED = {
     "RewriteSemanticConstants",
     "WithLifting",
 }
+
+
+# Operations whose result may be an array that nothing else holds.
+_OWNING = {"call", "binop", "inplace_binop", "unary"}
 
 
 class _Flags(Flags):
@@ -199,6 +203,26 @@ class WideKernelCompiler(KernelCompiler):
     lowering = _LowerWideKernel
 
 
+def _creates_references(state: Any) -> bool:
+    """Return whether a function returns an array, or gets one from a call or from an operation on whole arrays."""
+    models = state.targetctx.data_model_manager
+
+    def holds_reference(kind: Any) -> bool:
+        return models[kind].contains_nrt_meminfo()
+
+    if holds_reference(state.return_type):
+        return True
+    for block in state.func_ir.blocks.values():
+        for statement in block.find_insts(ir.Assign):
+            value = statement.value
+            if not isinstance(value, ir.Expr) or value.op not in _OWNING:
+                continue
+            is_tuple = value.op == "call" and isinstance(state.typemap[value.func.name], types.NamedTupleClass)
+            if not is_tuple and holds_reference(state.typemap[statement.target.name]):
+                return True
+    return False
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerHelper(NativeLowering):
     """Registers the LLVM code of a helper for its callers, without machine code."""
@@ -206,6 +230,9 @@ class _LowerHelper(NativeLowering):
     _name = "structinf_lower_helper"
 
     def run_pass(self, state: Any) -> bool:
+        if not _creates_references(state):
+            # The callers hold references to the arguments' arrays, so that the helper need not count its own.
+            state.targetctx = state.targetctx.subtarget(enable_nrt=False)
         state.library = _HelperLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)

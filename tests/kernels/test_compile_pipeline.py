@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from numba.core.caching import NullCache
+from numba.core.runtime import _nrt_python  # pyright: ignore[reportAttributeAccessIssue]
+from numba.core.runtime.nrt import rtsys
 
 from structinf import simplex
 from structinf.kernels.jit import jit
@@ -46,10 +48,47 @@ def _arrays(rows, columns, like):
     return vector, table, typed, np.zeros((columns, 2, rows), np.int32), flags
 
 
+@jit
+def _tail(x):
+    return x[1:]
+
+
+@jit
+def _first_after_swaps(x, y, count):
+    for _ in range(count):
+        x, y = y, x
+    pair = x, y
+    return pair[0][0]
+
+
+@jit(called_from_python=True)
+def _read_views(count):
+    x = np.zeros(count)
+    for i in range(count):
+        x[i] = i
+    y = _tail(_tail(x))
+    return _first_after_swaps(x, y, 3) + _first_after_swaps(_tail(y), np.zeros(1), 2)
+
+
 def test_constant_arguments_share_one_compiled_helper(monkeypatch):
     monkeypatch.setattr(_sum_of_powers, "_cache", NullCache())  # a kernel from the cache compiles no helper
     assert _sum_of_powers(3.0) == 1 + 3 + 27 + 9
     assert len(_power.overloads) == 1
+
+
+def test_helpers_without_new_arrays_count_no_references(monkeypatch):
+    monkeypatch.setattr(_read_views, "_cache", NullCache())  # a kernel from the cache compiles no helper
+    _nrt_python.memsys_enable_stats()
+    try:
+        before = rtsys.get_allocation_stats()
+        assert [_read_views(5) for _ in range(10)] == [2 + 3] * 10
+        after = rtsys.get_allocation_stats()
+    finally:
+        _nrt_python.memsys_disable_stats()
+    assert after.alloc - before.alloc == after.free - before.free >= 20
+    for helper, counts in ((_first_after_swaps, False), (_tail, True)):
+        (compiled,) = helper.overloads.values()
+        assert ("NRT_incref" in str(compiled.library._final_module)) == counts
 
 
 def test_python_cannot_call_helpers():
