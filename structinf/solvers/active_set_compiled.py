@@ -222,9 +222,9 @@ class CompiledBackend(ActiveSetBackend):
 
     def result(self) -> BackendResult:
         support, state = self.support, self.state
-        parallel_rows(
-            vertices.add_unpenalised, len(support.count), support, state, work=state.mean.size + support.weight.size
-        )
+        if not self.layout.penalised.all():
+            work = state.mean.size + support.weight.size
+            parallel_rows(vertices.add_unpenalised, len(support.count), support, state, work=work)
         result = BackendResult(
             mean=torch.from_numpy(state.mean),
             value=torch.from_numpy(state.objective),

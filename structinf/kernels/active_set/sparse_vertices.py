@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..jit import jit
+from ..simd.memory import is_zero
+from ..simd.vector import LANES, load
 
 __all__ = [
     "Layout",
@@ -102,14 +104,11 @@ def load_vertices(start, stop, rows, dense, layout, support, need):
         back = 0
         for t in range(len(dense)):
             y = dense[t][a]
-            for low in range(0, y.size, 8):
-                # Most parts are zero, so vector code skips blocks of 8 zeros.
-                if low + 8 <= y.size and (
-                    (abs(y[low]) + abs(y[low + 1])) + (abs(y[low + 2]) + abs(y[low + 3]))
-                    + (abs(y[low + 4]) + abs(y[low + 5])) + (abs(y[low + 6]) + abs(y[low + 7]))
-                ) == 0.0:  # fmt: skip
+            for low in range(0, y.size, LANES):
+                # Most parts are zero, so vectors of zeros are skipped.
+                if low + LANES <= y.size and is_zero(load(y, low)):
                     continue
-                for j in range(low, min(low + 8, y.size)):
+                for j in range(low, min(low + LANES, y.size)):
                     if y[j] != 0.0:
                         c = layout.offset[t] + j
                         if mask[c]:
