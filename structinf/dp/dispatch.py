@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..kernels import parallel_rows, to_numpy, zeros
+from ..kernels import compiled_alpha, parallel_rows, to_numpy, zeros
 from ..regularizers import Regularizer
 from ..smoothing import kernel_alpha, triton_alpha
 from . import torch_backend
@@ -47,11 +47,6 @@ _MAX_DRAWN = 10**7
 def _exact_for(theta: Tensor, alpha: float) -> Tensor:
     """Return θ, cast to float64 if the kernel for ``alpha`` needs float64 (`structinf.kernels.smooth_max`)."""
     return theta if alpha in (1, 1.5, 2, math.inf) else theta.double()
-
-
-def _type_of(alpha: float) -> float | None:
-    """Return α as the compiled loops take it: None in place of 1, so that they are compiled without powers."""
-    return None if alpha == 1 else alpha
 
 
 def _tables(graph: Hypergraph, theta: Tensor) -> DeviceTables:
@@ -108,7 +103,7 @@ def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regulariz
     from ..kernels.hypergraph import smoothed_passes as kernels
 
     out = torch.empty(len(theta), dtype=torch.float64, device="cpu")
-    _run(kernels.value, graph, goal, _exact_for(theta, alpha), goal, graph, _type_of(alpha), out, tables=1)
+    _run(kernels.value, graph, goal, _exact_for(theta, alpha), goal, graph, compiled_alpha(alpha), out, tables=1)
     return out
 
 
@@ -132,7 +127,7 @@ def value_and_mean(
     else:
         from ..kernels.hypergraph import smoothed_passes as kernels
 
-        arguments = exact, goal, graph, _type_of(alpha), weight, out, parts
+        arguments = exact, goal, graph, compiled_alpha(alpha), weight, out, parts
         _run(kernels.value_and_mean, graph, goal, *arguments, tables=4)
     return out, parts.to(theta.dtype)
 
@@ -179,7 +174,7 @@ def hessian_product(
 
     out, exact = torch.empty(len(theta), dtype=torch.float64, device="cpu"), _exact_for(theta, alpha)
     parts, direction = zeros(*theta.shape, dtype=exact.dtype), direction.to(exact.dtype)
-    arguments = exact, direction, goal, graph, _type_of(alpha), out, parts
+    arguments = exact, direction, goal, graph, compiled_alpha(alpha), out, parts
     _run(kernels.hessian_product, graph, goal, *arguments, tables=7)
     return out, parts.to(theta.dtype)
 
@@ -219,7 +214,7 @@ def sample(
         out = torch.empty(len(theta), dtype=torch.float64, device="cpu")
         kernel, arguments, tables = (
             kernels.sample,
-            (_exact_for(theta_on_cpu, alpha), goal, graph, _type_of(alpha), out),
+            (_exact_for(theta_on_cpu, alpha), goal, graph, compiled_alpha(alpha), out),
             3,
         )
     for chunk, uniforms in _draws(graph, goal, parts, generator):

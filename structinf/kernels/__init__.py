@@ -4,7 +4,7 @@ CPU kernels are serial numba functions that release the GIL. :func:`parallel_row
 Modules that import numba are imported on first use, never by ``import structinf``.
 """
 
-from .arrays import to_numpy, zeros
+from .arrays import compiled_alpha, to_numpy, zeros
 from .threads import parallel_rows
 
-__all__ = ["parallel_rows", "to_numpy", "zeros"]
+__all__ = ["compiled_alpha", "parallel_rows", "to_numpy", "zeros"]

@@ -1,4 +1,4 @@
-"""Conversions between tensors and the arrays and dtypes of CPU kernels."""
+"""Conversions between tensors and the arrays, dtypes and other arguments of CPU kernels."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = [
     "LARGE_BYTES",
     "all_parts",
     "as_tensor",
+    "compiled_alpha",
     "copy_together",
     "empty",
     "has_numpy_view",
@@ -101,3 +102,11 @@ def upcast_half(t: Tensor) -> Tensor:
 
 def _numpy_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def compiled_alpha(alpha: float) -> float | None:
+    """Return the α of a regularizer as compiled loops take it: None in place of 1.
+
+    numba compiles a loop for None without the powers of other α.
+    """
+    return None if alpha == 1 else alpha

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.kernels import parallel_rows, to_numpy
+from structinf.kernels import compiled_alpha, parallel_rows, to_numpy
 
 from . import paths, smoothed_passes
 from .anti_diagonals import LANES
@@ -55,10 +55,10 @@ Server = Callable[[int, int], Any]
 def value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> Tensor:
     """Return DP_Ω(θ), using memory for three anti-diagonals."""
     batch = scores, *_ = to_numpy(theta, lengths, bands)
-    value = np.empty(len(scores))
+    value, kind = np.empty(len(scores)), compiled_alpha(alpha)
 
     def prepare(scratch: _Scratch) -> Server:
-        return lambda first, last: smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
+        return lambda first, last: smoothed_passes.forward(first, last, *batch, kind, *scratch, value)
 
     _serve(prepare, *batch, work=_OPERATIONS * scores.size, is_stored=False)
     return torch.from_numpy(value)
@@ -71,13 +71,14 @@ def value_and_mean(
     batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
     factors = np.ones(len(scores), scores.dtype) if weight is None else to_numpy(weight)[0]
     value, out = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype)
+    kind = compiled_alpha(alpha)
 
     def prepare(scratch: _Scratch) -> Server:
         grids, _, _, q, _, panel, stored = scratch
         inflow = _flows(scratch, scores)
 
         def serve(first: int, last: int) -> None:
-            end = smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
+            end = smoothed_passes.forward(first, last, *batch, kind, *scratch, value)
             smoothed_passes.backward(
                 first, last, end, sizes, limits, value, factors, grids, q, panel, stored, inflow, out
             )
@@ -93,6 +94,7 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
     batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
     (along,) = to_numpy(v)
     value, out, ones = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype), np.ones(len(scores), scores.dtype)
+    kind = compiled_alpha(alpha)
 
     def prepare(scratch: _Scratch) -> Server:
         grids, _, _, q, _, panel, stored = scratch
@@ -100,10 +102,10 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
         d_tables, s = np.empty((len(grids), stored.shape[2])), np.zeros_like(q)
 
         def serve(first: int, last: int) -> None:
-            end = smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
+            end = smoothed_passes.forward(first, last, *batch, kind, *scratch, value)
             smoothed_passes.tangent(first, last, end, along, sizes, limits, grids, q, panel, stored, d_tables)
             smoothed_passes.backward_tangent(
-                first, last, end, sizes, limits, value, ones, alpha, grids, q, panel, stored, d_tables, s, inflow,
+                first, last, end, sizes, limits, value, ones, kind, grids, q, panel, stored, d_tables, s, inflow,
                 d_inflow, out,
             )  # fmt: skip
 
@@ -130,10 +132,11 @@ def sample(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms
     batch = scores, sizes, _ = to_numpy(theta, lengths, bands)
     (draws,) = to_numpy(uniforms)
     value, y = np.empty(len(scores)), np.zeros((len(draws), *scores.shape), scores.dtype)
+    kind = compiled_alpha(alpha)
 
     def prepare(scratch: _Scratch) -> Server:
         def serve(first: int, last: int) -> None:
-            smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
+            smoothed_passes.forward(first, last, *batch, kind, *scratch, value)
             paths.sample_paths(first, last, sizes, draws, scratch.grids, scratch.stored, value, y)
 
         return serve

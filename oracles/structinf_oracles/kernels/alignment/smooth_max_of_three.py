@@ -1,7 +1,8 @@
 """Smoothed maxima of three scores, for many cells at once: the nodes of an alignment grid.
 
 A regularizer is given by its α (`structinf.regularizers.Regularizer.alpha`): 1 is the negative entropy, 1 < α ≤ 2 a
-Tsallis entropy, infinity no regularizer. With d = x − max x for scores x, a = α − 1 and p = 1 / a,
+Tsallis entropy, infinity no regularizer. Functions take None in place of 1, so that numba compiles no other map.
+With d = x − max x for scores x, a = α − 1 and p = 1 / a,
 
     α = 1   q = exp d / Σ exp d,       max_Ω(x) − max x = log Σ exp d;
     α > 1   q = max(a d − t, 0)^p,     max_Ω(x) − max x = (1 − 1/α) ⟨q, d⟩ + (t + 1) / (α a),
@@ -47,7 +48,7 @@ def smooth_max(alpha, width, d, q, f, is_stored):
 
     Unless α is 1, the probabilities are also in ``q``.
     """
-    if alpha == 1:
+    if alpha is None:
         _softmax(width, d, q, f)
     elif alpha == np.inf:
         if is_stored:
@@ -204,7 +205,7 @@ def unpack_probabilities(a, b):
 def curvature(alpha, width, q, s):
     """Write s = q^(2 − α), 0 where q is 0 or α is infinity. The Hessian of max_Ω is diag(s) − s sᵀ / Σ s."""
     for k in range(3):
-        if alpha == 1:
+        if alpha is None:
             for c in range(width):
                 s[k, c] = q[k, c]
         elif alpha == 1.5:
