@@ -137,14 +137,9 @@ class SparseMAP(WeightedMeanRelaxation):
             return project_transport(cast(TransportPolytope, oracle), cast(Tensor, scaled), **options)
         if isinstance(oracle, DirectlySolvable) and not readout and describes_argmax(type(oracle), "solve_quadratic"):
             return oracle.solve_quadratic(scaled, **options)
-        is_program = describes_argmax(type(oracle), "build") and "HypergraphProgram" not in oracle.unsupported
-        if is_program:
-            exact = self.tolerance < _EXACT_FLOW_TOLERANCE
-            options["tolerance"] = _FLOW_TOLERANCE if exact else min(self.tolerance, _FLOW_TOLERANCE)
-            return project_flow(
-                cast(Any, oracle), scaled, readout=readout, accepted=self.tolerance, exact=exact, **options
-            )
-        return None
+        exact = self.tolerance < _EXACT_FLOW_TOLERANCE
+        options["tolerance"] = _FLOW_TOLERANCE if exact else min(self.tolerance, _FLOW_TOLERANCE)
+        return project_flow(oracle, scaled, readout=readout, accepted=self.tolerance, exact=exact, **options)
 
     def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
         readout = self.penalises_readout(oracle, scaled)

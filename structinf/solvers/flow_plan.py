@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..kernels import parallel_rows, zeros
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple
+from .direct_mean import describes_argmax
 
 if TYPE_CHECKING:
-    from ..dp import Hypergraph
+    from ..dp import Hypergraph, HypergraphProgram
     from ..kernels.flow_projection.system import FlowSystem
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "aligned",
     "below_goal",
     "count_multiplications",
+    "flow_graph",
     "largest_count",
     "make_system",
     "multiply_by_jacobian",
@@ -36,6 +40,33 @@ MAX_ENTRIES = 2_000_000
 # chains whose transition is shared by 10 to 100 steps, and on grids: with smaller terms the gaps of long chains stay
 # above rounding, and with larger terms the gaps of grids.
 _PROXIMAL = 1e-6
+
+
+def flow_graph(oracle: Oracle, theta: Parts) -> Hypergraph | None:
+    """Return the hypergraph whose flows give the means of ``oracle``; None if the method over flows does not apply.
+
+    It applies on the CPU to dynamic programs with one hypergraph for all instances, without weights of parts, unless
+    ``argmax`` needs no hypergraph.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        The set of structures.
+    theta : (B | 1, *event) tensor, or a tuple of them
+        Scores, of which only shapes and device are read.
+    """
+    tensors = as_tuple(theta)
+    is_program = describes_argmax(type(oracle), "build") and "HypergraphProgram" not in oracle.unsupported
+    if not is_program or tensors[0].device.type != "cpu":
+        return None
+    program = cast("HypergraphProgram", oracle)
+    # The system would have the size of the hypergraphs of all instances.
+    if program.varies_between_instances or program.has_faster_argmax(theta):
+        return None
+    graph = program.hypergraph(theta)
+    parts = sum(t.shape[1:].numel() for t in tensors)
+    # Parts with weights need a weighted penalty.
+    return graph if graph.begin is None and graph.parts == parts else None
 
 
 class FlowPlan(Protocol):

@@ -9,13 +9,14 @@ whereas the active-set method takes hundreds of rounds at small scores, where th
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..kernels import zeros
+from ..oracle import Oracle
 from ..parts import Parts
 from ..validation import check_feasible
 from .argmax import checked_argmax
@@ -25,6 +26,7 @@ from .flow_plan import (
     aligned,
     below_goal,
     count_multiplications,
+    flow_graph,
     largest_count,
     make_system,
     multiply_by_jacobian,
@@ -55,7 +57,7 @@ _LARGE_NEGATIVE = -1e4
 
 
 def project_flow(
-    oracle: HypergraphProgram,
+    oracle: Oracle,
     theta: Parts,
     *,
     readout: bool,
@@ -68,8 +70,8 @@ def project_flow(
 
     Parameters
     ----------
-    oracle : HypergraphProgram
-        The dynamic program.
+    oracle : Oracle
+        The set of structures.
     theta : (B | 1, *event) tensor, or a tuple of them
         The scores, finite or −inf.
     readout : bool
@@ -89,11 +91,10 @@ def project_flow(
     Returns
     -------
     DirectMean or None
-        None if the scores are not on the CPU, if the graph has several components, if the readout does not consist of
-        tensors of the structure, if the graph is too large, or if ``argmax`` needs none. ``vjp`` multiplies by the
-        generalised Jacobian on the face of the hyperedges with positive flow, and is exact up to about 1e-9 if the face
-        is optimal. Where parts without a penalty can change without a change of R μ and of the score, the Jacobian does
-        not change them.
+        None if :func:`.flow_plan.flow_graph` returns None, if the readout does not consist of tensors of the structure,
+        or if the graph is too large. ``vjp`` multiplies by the generalised Jacobian on the face of the hyperedges with
+        positive flow, and is exact up to about 1e-9 if the face is optimal. Where parts without a penalty can change
+        without a change of R μ and of the score, the Jacobian does not change them.
 
     Raises
     ------
@@ -101,24 +102,23 @@ def project_flow(
         If an instance has no structure of finite score.
     """
     with torch.no_grad():
-        problem = MeanProblem(oracle, theta, readout)
+        graph = flow_graph(oracle, theta)
+        if graph is None:
+            return None
+        program, problem = cast("HypergraphProgram", oracle), MeanProblem(oracle, theta, readout)
         flattening, size = problem.flattening, problem.batch
         if not size:
             empty = torch.zeros(0, dtype=flattening.dtype, device="cpu")
             mean = flattening.unflatten(torch.zeros(0, len(flattening), dtype=torch.float64, device="cpu"))
             return DirectMean(mean, empty, empty, empty > 0, lambda cotangent: cotangent)
-        if flattening.device.type != "cpu" or oracle.has_faster_argmax(theta) or not _selects_tensors(problem):
-            return None
-        graph = oracle.hypergraph(theta)
-        # The system would have the size of all components; and parts with weights need a weighted penalty.
-        if oracle.varies_between_instances or graph.begin is not None or graph.parts != len(flattening):
+        if not _selects_tensors(problem):
             return None
         # The same solver for all goals, so that an instance has the same result alone and in every batch.
         whole = _plan(graph, _penalised_ranges(problem), None)
         if whole.system.entries > MAX_ENTRIES or whole.multiplications > _limit(int(problem.penalised.sum()), exact):
             return None
-        plan = _plan_of(oracle, graph, problem)
-        graph, flat, goal = oracle._graph_parts_goals(flattening.as_parts(problem.theta))
+        plan = _plan_of(program, graph, problem)
+        graph, flat, goal = program._graph_parts_goals(flattening.as_parts(problem.theta))
         flat = _without_useless_parts(oracle, problem, flat, graph.size_of(goal))
         nodes = plan.node_of[goal.numpy()]
         solution = _solve(plan, flat, nodes, 0.5 * tolerance**2, max_iter)
@@ -146,7 +146,7 @@ def _limit(parts: int, exact: bool) -> int:
     return min(_MAX_MULTIPLICATIONS, max(_SMALL, of_middle_size, per_part * parts))
 
 
-def _without_useless_parts(oracle: HypergraphProgram, problem: MeanProblem, flat: Tensor, size: int) -> Tensor:
+def _without_useless_parts(oracle: Oracle, problem: MeanProblem, flat: Tensor, size: int) -> Tensor:
     """Return the scores with −inf in place of large negative scores of parts that no structure of the mean uses.
 
     Let a structure have at most ``size`` = L parts, so ‖R y‖² ≤ L². Optimality of μ implies ⟨θ, y* − y⟩ ≤ ⟨R μ, R (y* −

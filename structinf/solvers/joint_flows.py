@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..kernels import zeros
 from ..parts import as_tuple
-from .direct_mean import describes_argmax
 from .factor_projections import GroupScores
 from .flow_plan import (
     MAX_ENTRIES,
@@ -26,6 +25,7 @@ from .flow_plan import (
     aligned,
     below_goal,
     count_multiplications,
+    flow_graph,
     largest_count,
     make_system,
     multiply_by_jacobian,
@@ -181,16 +181,10 @@ def _split(flat: Tensor, count: int, like: list[Tensor]) -> tuple[Tensor, list[T
 
 def _hypergraph(group: GroupScores) -> Hypergraph | None:
     """Return the hypergraph of the factors of a group; None if the method does not apply."""
-    oracle: Any = group.oracle
-    is_program = describes_argmax(type(oracle), "build") and "HypergraphProgram" not in oracle.unsupported
-    if not is_program or group.index.device.type != "cpu" or bool(group.offset.any()):
+    if bool(group.offset.any()):  # a variable is negated
         return None
     width = group.index.shape[1] + group.additional.shape[2]
-    zero = group.group.as_parts(group.additional.new_zeros(1, width))
-    if oracle.varies_between_instances or oracle.has_faster_argmax(zero):
-        return None
-    graph = cast("HypergraphProgram", oracle).hypergraph(zero)
-    return graph if graph.begin is None and graph.parts == width else None
+    return flow_graph(group.oracle, group.group.as_parts(group.additional.new_zeros(1, width)))
 
 
 # ----------------------------------------------------------------------------- the system
