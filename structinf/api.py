@@ -14,9 +14,10 @@ from .calls.allowed_parts import allowed_masks, restrict_scores
 from .calls.arguments import OnInfeasible, argument_shapes, blame_argument, check_on_infeasible
 from .calls.gold import encode_labels, structures_to_decode
 from .calls.problem import Problem
-from .calls.resolution import prepare, prepare_oracle, resolve, without_instance_data
+from .calls.resolution import get_oracle, prepare, prepare_oracle, resolve, without_instance_data
 from .compile.functorch import functorch_compatible
 from .compile.public_call import UNKNOWN_TENSOR, OperatorSpec, public_call
+from .compile.torch_private import without_fake_tensors
 from .errors import InvalidInputError
 from .option_key import option_key
 from .oracle import Oracle
@@ -327,7 +328,19 @@ def encode(labels: Tensor, like: PartsT, oracle: str | Oracle, **options: Any) -
         return cast(PartsT, problem.restore_parts(encode_labels(problem, labels, "labels")))
 
 
-@public_call
+def _labels_like(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
+    y = list_to_tuple(y)
+    found = get_oracle(oracle, **without_instance_data(oracle, options))
+    batch, events = argument_shapes(y, found)
+    with without_fake_tensors():
+        # The shape of the labels depends on the shape of the structure alone.
+        zeros = [torch.zeros(1, *map(int, event), device="cpu") for event in events]
+        one = found.bind(**found.data_on_cpu())[:1]
+        labels = one.decode(one.argmax(pack_like(zeros, y)))
+    return as_tuple(y)[0].new_empty((*batch, *labels.shape[1:]), dtype=labels.dtype)
+
+
+@public_call(operator=OperatorSpec(_labels_like, returns_one_tensor=True), functorch=True)
 def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     """Return the integer labels of structures, the inverse of :func:`encode`.
 

@@ -61,11 +61,14 @@ class OperatorSpec:
         function gets ``UNKNOWN_TENSOR`` in place of tensors, and raises the errors of invalid arguments.
     is_scalar : callable
         Whether the result is a single number. The forward pass then also computes the gradient.
+    returns_one_tensor : bool
+        Whether the result is a tensor even if the first argument is a tuple.
     """
 
     output_like: Callable[..., Any] | None = None
     is_deterministic: Callable[..., bool] = lambda *_, **__: True
     is_scalar: Callable[..., bool] = lambda *_, **__: False
+    returns_one_tensor: bool = False
 
 
 @overload
@@ -90,10 +93,10 @@ def public_call(
        (:func:`structinf.deferred_checks.with_second_attempt`).
     2. Inside torch.compile the call breaks the graph, unless ``operator`` is given.
     3. With ``operator``, the call is one node of the graph. The function then returns a tensor, or a tuple of tensors
-       if the first argument is a tuple. The arguments are tensors, lists, tuples and dicts of tensors, and objects.
-       Objects must not change, except for the attributes named in ``settable`` of the class. Gradients flow to the
-       tensors and to the settable attributes. The graph breaks if the call is not deterministic, or if an object may
-       hold parameters.
+       if the first argument is a tuple, except with ``OperatorSpec.returns_one_tensor``. The arguments are tensors,
+       lists, tuples and dicts of tensors, and objects. Objects must not change, except for the attributes named in
+       ``settable`` of the class. Gradients flow to the tensors and to the settable attributes. The graph breaks if the
+       call is not deterministic, or if an object may hold parameters.
     4. Inside torch.func, with ``functorch``, the function gets plain tensors (:func:`.functorch.functorch_compatible`),
        and ``check_captured`` refuses calls that read other tensors. Without ``functorch``, torch.func traces the
        function.
@@ -249,9 +252,9 @@ class _Call:
         return is_deterministic and has_no_parameters(self._arguments(tensors), set())
 
     def kind(self) -> str:
-        """Return the kind of the result: "tuple" if the first argument is a tuple, else "scalar" or "tensor"."""
+        """Return the kind of the result: "scalar", "tensor", or "tuple" as the first argument."""
         tensors = itertools.repeat(UNKNOWN_TENSOR)
-        if isinstance(self._first_argument(tensors), tuple | list):
+        if isinstance(self._first_argument(tensors), tuple | list) and not self.operator.spec.returns_one_tensor:
             return "tuple"
         return "scalar" if self._apply(self.operator.spec.is_scalar, tensors) else "tensor"
 

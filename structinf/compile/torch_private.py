@@ -6,6 +6,7 @@ other private modules. A public name replaces an entry as soon as torch has a pu
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -30,6 +31,7 @@ __all__ = [
     "set_grad_enabled",
     "standard_gamma",
     "value_of_scalar",
+    "without_fake_tensors",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,6 +69,13 @@ def value_of_scalar(value: float) -> float:
     from torch.fx.experimental.symbolic_shapes import guard_scalar  # a slow import, only while compiling
 
     return guard_scalar(value)
+
+
+def without_fake_tensors() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which new tensors have values, while torch.compile computes shapes."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily  # a slow import, only while compiling
+
+    return unset_fake_temporarily()
 
 
 def functorch_is_active() -> bool:
