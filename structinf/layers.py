@@ -10,6 +10,7 @@ from torch import nn
 from .api import infer, relax
 from .calls.arguments import OnInfeasible, check_on_infeasible
 from .calls.resolution import refuse_name, resolve
+from .compile.public_call import takes_one_theta
 from .oracle import Oracle
 from .parts import Parts, PartsT
 from .relaxation import Relaxation, inner_modules, register_parameters, with_parameters_of
@@ -77,6 +78,7 @@ class Layer(nn.Module):
         refuse_name(name, value)
         super().__setattr__(name, value)
 
+    @takes_one_theta
     def forward(self, theta: PartsT, *, generator: torch.Generator | None = None, **instance_data: Any) -> PartsT:
         """Return the relaxed structure μ(θ).
 
@@ -103,6 +105,7 @@ class Layer(nn.Module):
             **instance_data,
         )
 
+    @takes_one_theta
     def infer(
         self,
         theta: Parts,

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeGuard, TypeVar, overload
 
 import numpy as np
+from torch import Tensor
 
 from .errors import InvalidInputError, PluginError, UnknownNameError
 from .oracle import Oracle
@@ -146,15 +147,18 @@ class Registry(Generic[T]):
         """The object called ``item``, made with ``options``; an object is returned as it is."""
         if not isinstance(item, str):
             if not isinstance(item, self.base):
-                hint = ""
-                if inspect.isclass(item):
+                received, hint = repr(item), ""
+                if isinstance(item, Tensor | tuple | list) and self.kind == "oracle":
+                    received = f"a {type(item).__name__}"
+                    hint = "; pass the scores first, several tensors as a tuple, then the oracle"
+                elif inspect.isclass(item):
                     hint = f"; call it first: {item.__name__}(...)"
                 elif inspect.isroutine(item) and self.kind == "oracle":
                     hint = (
                         "; structinf.oracle_from_function(f, event_ndim=...) makes an oracle of a function of the "
                         "scores of one instance"
                     )
-                raise TypeError(f"{self.kind} must be a name or {self.base.__name__} object, got {item!r}{hint}")
+                raise TypeError(f"{self.kind} must be a name or {self.base.__name__} object, got {received}{hint}")
             if options:
                 raise TypeError(
                     f"options {sorted(options)} are accepted only with a name; set the options of the object {item!r} "

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Container, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
-from torch import Tensor
-
 from ..errors import PluginError, UnsupportedError
 from ..oracle import Oracle
 from ..registry import ORACLES, Registry, did_you_mean
@@ -272,7 +270,9 @@ def prepare(
     on_infeasible: OnInfeasible = "raise",
 ) -> tuple[S, Problem]:
     """Return the resolved ``item`` and the problem. ``options`` holds options of both and instance data."""
-    names = _instance_data(oracle, options, registry.options(item) if options and isinstance(item, str) else ())
+    # An error about a wrong oracle, such as a second tensor of scores, comes before an error about the item.
+    of_item = registry.options(item) if options and isinstance(item, str) and isinstance(oracle, Oracle | str) else ()
+    names = _instance_data(oracle, options, of_item)
     instance_data = {key: options.pop(key) for key in names}
     found_oracle, found = resolve_in(registry, oracle, item, options)
     return found, Problem.build(theta, found_oracle, instance_data, on_infeasible)
@@ -315,11 +315,6 @@ def _kind(oracle: str | Oracle, options: Mapping[str, Any]) -> Oracle | type[Ora
         if not inspect.isclass(factory):  # a function may return different classes for different options
             factory = ORACLES.get(oracle, **{k: v for k, v in options.items() if k in ORACLES.options(oracle)})
         return cast("type[Oracle]", factory)
-    if isinstance(oracle, Tensor | tuple | list):
-        raise TypeError(
-            f"oracle must be a name or Oracle object, got a {type(oracle).__name__}; pass the scores first, then "
-            "the oracle"
-        )
     return ORACLES.get(oracle)
 
 

@@ -32,7 +32,7 @@ from .torch_private import (
     mark_constant,
 )
 
-__all__ = ["UNKNOWN_TENSOR", "OperatorSpec", "public_call"]
+__all__ = ["UNKNOWN_TENSOR", "OperatorSpec", "public_call", "takes_one_theta"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -179,10 +179,57 @@ def _run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return with_second_attempt(function, *args, **kwargs)
     except TypeError as error:
         inherited, message = f"{function.__qualname__}()", str(error)
-        if "." in inherited and args and message.startswith(inherited):
-            own = f"{type(args[0]).__name__}.{function.__name__}()"
-            error.args = (own + message.removeprefix(inherited),)
+        if message.startswith(inherited):
+            message = message.removeprefix(inherited)
+            if message.startswith((" takes ", " got multiple values ")) and _has_separate_tensors(function, args):
+                message = _one_tuple(function)
+            error.args = (_name_of_call(function, args) + message,)
         raise
+
+
+def takes_one_theta(method: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a method whose only positional argument is ``theta``: the error about more arguments shows the tuple."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if len(args) > 2:
+            raise TypeError(_name_of_call(method, args) + _one_tuple(method))
+        return method(*args, **kwargs)
+
+    return call
+
+
+def _name_of_call(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Return "function()" or "Class.method()", with the class of the object."""
+    if "." in function.__qualname__ and args:
+        return f"{type(args[0]).__name__}.{function.__name__}()"
+    return f"{function.__qualname__}()"
+
+
+def _positional_names(function: Callable[..., Any]) -> list[str]:
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
+def _has_separate_tensors(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Return whether the arguments have several tensors in place of ``theta`` or ``y``."""
+    names = _positional_names(function)
+    place = names.index("self") + 1 if "self" in names else 0
+    begins = names[place : place + 1] in (["theta"], ["y"])
+    return begins and len(args) > place + 1 and all(isinstance(t, Tensor) for t in args[place : place + 2])
+
+
+def _one_tuple(function: Callable[..., Any]) -> str:
+    """Return the end of the message for separate tensors, with the right call."""
+    names, name = _positional_names(function), function.__name__
+    if names[0] == "self":
+        del names[0]
+        kinds = {"forward": "loss" if len(names) > 1 else "layer", "infer": "layer.infer"}
+        name = kinds.get(name, _public_name(function))
+    call = f"{name}({', '.join(['(u, t)', *names[1:]])})"
+    return (
+        f" takes all tensors of {names[0]} as one argument; pass a tuple, {call}, and instance data by name, such as "
+        "lengths=..."
+    )
 
 
 def _refuse_jit_trace(function: Callable[..., Any]) -> None:

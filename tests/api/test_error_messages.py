@@ -758,6 +758,8 @@ def _crossing_factors() -> si.FactorGraph:
 
 
 _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
+_GOLD = torch.zeros(1, 4, dtype=torch.int64)
+_CHAIN_LOSS: Any = si.FenchelYoungLoss("chain", "map")
 
 
 @pytest.mark.parametrize(
@@ -768,6 +770,25 @@ _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
         (lambda: si.decode_greedy(si.transitions.ShiftReduce, _SERIES), TypeError, r"it first: ShiftReduce\(\.\.\.\)"),
         (lambda: si.soft_dtw(_SERIES, _SERIES), InvalidInputError, r"shape \(4,\); .* structinf.pairwise_cost\(x, y\)"),
         (lambda: relax(_TAGS[0], "chain", "map"), InvalidInputError, r"need a tuple \(unary, transition\)$"),
+        (lambda: cast(Any, si.Layer("chain"))(*_TAGS), TypeError, r"^Layer.forward\(\) .* tuple, layer\(\(u, t\)\), "),
+        (
+            lambda: cast(Any, si.Layer("chain")).infer(*_TAGS),
+            TypeError,
+            r"a tuple, layer.infer\(\(u, t\)\), and instance",
+        ),
+        (lambda: cast(Any, si.Layer("chain"))(_TAGS, [4]), TypeError, r"instance data by name, such as lengths=\.\.\."),
+        (lambda: _CHAIN_LOSS(*_TAGS, _GOLD), TypeError, r"^FenchelYoungLoss.forward\(\) .* loss\(\(u, t\), y\), "),
+        (lambda: _CHAIN_LOSS(*_TAGS, y=_GOLD), TypeError, r"a tuple, loss\(\(u, t\), y\), "),
+        (lambda: cast(Any, si).SPOPlusLoss("chain")(*_TAGS, _TAGS), TypeError, r"loss\(\(u, t\), true_theta\), "),
+        (lambda: cast(Any, relax)(*_TAGS, "chain", "map"), TypeError, r"relax\(\(u, t\), oracle, relaxation\), "),
+        (
+            lambda: cast(Any, relax)(*_TAGS, "chain"),
+            TypeError,
+            r"^oracle .* got a Tensor; .* several tensors as a tuple",
+        ),
+        (lambda: cast(Any, relax)(*_TAGS, "chain", lengths=[4]), TypeError, r"^oracle .* got a Tensor; .* as a tuple"),
+        (lambda: cast(Any, si.Gibbs)(*_TAGS, "chain"), TypeError, r"a tuple, Gibbs\(\(u, t\), oracle\), "),
+        (lambda: cast(Any, si.decode)(*_TAGS, "chain"), TypeError, r"tensors of y .* decode\(\(u, t\), oracle\), "),
         (
             lambda: si.FenchelYoungLoss("chain", "map")(_TAGS, torch.full((1, 4), -100)),
             InvalidInputError,
