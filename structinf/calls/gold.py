@@ -19,7 +19,7 @@ from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from ..validation import check_real, check_values
 from ..validation.tensors import check_dense
 from .arguments import broadcasts, check_all_finite, count_dimensions, describe, shape_text
-from .mean_checks import check_means
+from .mean_checks import check_means, part_bounds
 from .problem import Problem
 from .solved_rows import SolvedRows
 
@@ -106,29 +106,28 @@ def flatten_parts(problem: Problem, y: Any, what: str, instead: str = "") -> Par
 def gold_structures(problem: Problem, y: Any, what: str, *, allows_means: bool = False) -> Parts:
     """Return gold structures (B, *event), given as structures or as integer labels.
 
-    If the oracle has labels, encoding and decoding check that structures belong to Y. With ``allows_means``,
-    instances with fractions may be means in conv(Y), which :func:`check_means` checks.
+    If the oracle has labels, encoding and decoding check that structures belong to Y; else the oracle's ``contains``,
+    or bounds of its parts. With ``allows_means``, instances with fractions may be means in conv(Y), which
+    :func:`check_means` checks.
     """
     if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
         return encode_labels(problem, y, what)
     form = flatten_parts(problem, y, what, _or_labels(problem, what))
-    if type(problem.oracle).decode is not Oracle.decode:
-        check_gold = _check_gold_or_mean if allows_means else _check_gold
-        if problem.checks is None:
-            check_gold(problem, form, what)
-        elif not skips_checks(as_tuple(form)[0]):
-            check = functools.partial(check_gold, problem, form, what)
-            try:
-                with problem.checks.replacing(check):
-                    again = _encode_again(problem, form, what)
-            except InvalidInputError:  # of an oracle that reads the labels at once
-                if not allows_means:
-                    raise
-                check()
-                again = None
-            if again is not None:
-                differ = [(a != t).any() for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
-                problem.checks.add(torch.stack(differ).any(), operator.not_, check)
+    check_gold = _check_gold_or_mean if allows_means else _check_gold
+    if problem.checks is None:
+        check_gold(problem, form, what)
+    elif not skips_checks(as_tuple(form)[0]):
+        check = functools.partial(check_gold, problem, form, what)
+        try:
+            with problem.checks.replacing(check):
+                wrong = _wrong_parts(problem, form, what)
+        except InvalidInputError:  # of an oracle that reads the labels at once
+            if not allows_means:
+                raise
+            check()
+            wrong = []
+        if wrong:
+            problem.checks.add(torch.stack([t.any() for t in wrong]).any(), operator.not_, check)
     return form
 
 
@@ -138,7 +137,7 @@ def structures_to_decode(problem: Problem, y: Any, what: str) -> Parts:
     Instances of zeros, such as those of missing ranks in the k best structures, pass.
     """
     form = flatten_parts(problem, y, what)
-    if type(problem.oracle).decode is not Oracle.decode:
+    if _has_labels(problem.oracle):
         check = functools.partial(_check_no_mean, problem, form, what)
         if problem.checks is None:
             check()
@@ -169,10 +168,7 @@ def _check_gold_or_mean(problem: Problem, form: Parts, what: str) -> None:
     _check_some_gold(problem, form, what, ~_has_fraction(form))
 
 
-_PASS_LABELS = "give integer labels, or 0/1 parts as argmax returns them"
-
-
-def _check_some_gold(problem: Problem, form: Parts, what: str, wanted: Tensor, instead: str = _PASS_LABELS) -> None:
+def _check_some_gold(problem: Problem, form: Parts, what: str, wanted: Tensor, instead: str = "") -> None:
     """Run :func:`_check_gold` on the instances where ``wanted`` (B,) is True."""
     chosen = SolvedRows(wanted.nonzero()[:, 0], ~wanted, problem.oracle)
     of_chosen = dataclasses.replace(
@@ -182,24 +178,49 @@ def _check_some_gold(problem: Problem, form: Parts, what: str, wanted: Tensor, i
         _check_gold(of_chosen, chosen.select_parts(form), what, instead)
 
 
-def _check_gold(problem: Problem, form: Parts, what: str, instead: str = _PASS_LABELS) -> None:
-    """Raise InvalidInputError unless decoding and encoding returns ``form`` (B, *event) itself."""
+def _check_gold(problem: Problem, form: Parts, what: str, instead: str = "") -> None:
+    """Raise InvalidInputError if an instance of ``form`` (B, *event) is no structure, as far as known."""
     known = problem.oracle.contains(form)
     if known is not None and bool(known.all()):
         return
-    again = _encode_again(problem, form, what)
-    if again is None:
-        return
-    wrong = [(a != t).flatten(1).any(1) for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
-    indices = torch.stack(wrong).any(0).nonzero()
-    if len(indices):
+    wrong = [t.flatten(1).any(1) for t in _wrong_parts(problem, form, what)]
+    if wrong and bool((is_wrong := torch.stack(wrong).any(0)).any()):
+        if not instead:
+            labels = "give integer labels, or 0/1 parts" if _has_labels(problem.oracle) else "give structures"
+            instead = f"{labels} as argmax returns them, not scores or costs"
+        index = int(is_wrong.nonzero()[0, 0])
         raise InvalidInputError(
-            f"{what} is not a structure of {problem.oracle.label()} at batch index {int(indices[0, 0])}; {instead}"
+            f"{what} is not a structure of {problem.oracle.label()} at batch index {index}; {instead}"
         )
 
 
+def _wrong_parts(problem: Problem, form: Parts, what: str) -> list[Tensor]:
+    """Return which parts of ``form`` (B, *event) differ from those of the structures of its own labels.
+
+    For an oracle without labels, return which instances ``contains`` refuses, (B, 1), or which parts are not integers
+    within their bounds. The list is empty if nothing is known.
+    """
+    again = _encode_again(problem, form, what)
+    if again is not None:
+        return [a != t for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
+    known = problem.oracle.contains(form)
+    if known is not None:
+        return [~known.unsqueeze(1)]
+    bounds = part_bounds(problem.oracle, form)
+    if bounds is None:
+        return []
+    parts = zip(as_tuple(form), *map(as_tuple, bounds), strict=True)
+    return [(t != t.round()) | (t < low) | (t > high) for t, low, high in parts]
+
+
+def _has_labels(oracle: Oracle) -> bool:
+    return type(oracle).decode is not Oracle.decode
+
+
 def _encode_again(problem: Problem, form: Parts, what: str) -> Parts | None:
-    """Return the structures of the labels of ``form``; None if an oracle with these options has no labels."""
+    """Return the structures of the labels of ``form``; None if the oracle with these options has no labels."""
+    if not _has_labels(problem.oracle):
+        return None
     try:
         return problem.oracle.encode(problem.oracle.decode(form), form)
     except UnsupportedError:

@@ -1,16 +1,38 @@
-"""Cheap necessary conditions for a point of conv(Y): the range of parts, and the sums of transport plans."""
+"""Cheap checks of points of conv(Y): the bounds of parts, the sums of transport plans, and closed-form projections."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from ..dp import HypergraphProgram
 from ..errors import InvalidInputError
-from ..oracle import Oracle, TransportPolytope
-from ..parts import Parts, as_tuple
+from ..oracle import Oracle, Projectable, TransportPolytope
+from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import missing_ability_reason
+from ..restriction import Restrictable
+from ..solvers.direct_mean import describes_argmax
 
-__all__ = ["check_means"]
+__all__ = ["check_means", "part_bounds"]
+
+
+def part_bounds(oracle: Oracle, like: Parts) -> tuple[Parts, Parts] | None:
+    """Return a lower and an upper bound of each part of all structures, (B | 1, *event); None if none is known.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        The set Y of structures.
+    like : (B, *event) Parts
+        Numbers in the form of θ.
+    """
+    if isinstance(oracle, Restrictable) and missing_ability_reason(oracle, Restrictable) is None:
+        return oracle.part_bounds(like)
+    if oracle.has_binary_parts(like):
+        return map_parts(torch.zeros_like, like), map_parts(torch.ones_like, like)
+    if isinstance(oracle, HypergraphProgram):  # its parts count hyperedges
+        return map_parts(torch.zeros_like, like), map_parts(lambda t: torch.full_like(t, torch.inf), like)
+    return None
 
 
 def check_means(oracle: Oracle, means: Parts, what: str) -> None:
@@ -26,9 +48,20 @@ def check_means(oracle: Oracle, means: Parts, what: str) -> None:
         The name of the argument, for the message.
     """
     tolerance = torch.finfo(as_tuple(means)[0].dtype).eps ** 0.5
-    if oracle.has_binary_parts(means):
-        outside = [((t < -tolerance) | (t > 1 + tolerance)).flatten(1).any(1) for t in as_tuple(means)]
-        _reject(torch.stack(outside).any(0), oracle, what, "its parts must lie between 0 and 1")
+    bounds = part_bounds(oracle, means)
+    if bounds is not None:
+        for t, low, high in zip(as_tuple(means), *map(as_tuple, bounds), strict=True):
+            slack = tolerance * (1 + t.abs())
+            outside = (t < low - slack) | (t > high + slack)
+            if bool(outside.any()):
+                place = tuple(outside.nonzero()[0].tolist())
+                ends = (end.expand_as(t)[place].item() for end in (low, high))
+                why = "a part must lie between {:g} and {:g}, got {:g}".format(*ends, t[place].item())
+                _reject(outside.flatten(1).any(1), oracle, what, why)
+    if isinstance(oracle, Projectable) and describes_argmax(type(oracle), "project"):
+        pairs = zip(as_tuple(oracle.project(means)), as_tuple(means), strict=True)
+        far = [((t - m).abs() > tolerance * (1 + m.abs())).flatten(1).any(1) for m, t in pairs]
+        _reject(torch.stack(far).any(0), oracle, what, "it is outside of the convex hull of the structures")
     has_margins = missing_ability_reason(oracle, TransportPolytope) is None
     if has_margins and isinstance(oracle, TransportPolytope) and isinstance(means, Tensor):
         rows, columns, _ = oracle.margins(means)
@@ -53,4 +86,7 @@ def _violates(excess: Tensor, is_bound: Tensor, slack: Tensor) -> Tensor:
 def _reject(wrong: Tensor, oracle: Oracle, what: str, why: str) -> None:
     if bool(wrong.any()):
         index = int(wrong.nonzero()[0, 0])
-        raise InvalidInputError(f"{what} is not a mean of structures of {oracle.label()} at batch index {index}: {why}")
+        raise InvalidInputError(
+            f"{what} is not a mean of structures of {oracle.label()} at batch index {index}: {why}; pass labels, "
+            "structures or means, not scores or costs"
+        )
