@@ -54,8 +54,8 @@ def _select(rows: Sequence[int], index: int) -> int:
     return rows[index] if index < len(rows) else index
 
 
-_BATCH_INDICES = r"batch index \d+(?:(?: and also|,) \d+\b(?! more))*"
-"""Batch indices in messages: "batch index 3 and also 5, 7, and 2 more". The number before "more" is no index."""
+_BATCH_INDICES = r"batch index \d+|batch indices \d+(?:(?:,| and) \d+\b(?! more))*"
+"""Batch indices in messages: "batch index 3", or "batch indices 3, 5 and 2 more", where 2 is no index."""
 
 
 def _renumber(message: str, rows: Sequence[int]) -> str:
@@ -128,7 +128,7 @@ class InstanceError(StructinfError):
     """
 
     def __init__(self, message: str, batch_index: int, batch_indices: Sequence[int] = ()) -> None:
-        super().__init__(message if "batch index" in message else f"{message} (batch index {batch_index})")
+        super().__init__(message if re.search(_BATCH_INDICES, message) else f"{message} (batch index {batch_index})")
         self.batch_index = batch_index
         self.batch_indices = tuple(batch_indices) or (batch_index,)
 

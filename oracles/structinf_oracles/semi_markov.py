@@ -126,7 +126,9 @@ class SemiMarkov(SegmentationSums):
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     has_empty_structure: ClassVar[bool] = True
     label_ndim: ClassVar[int] = 2
-    label_form: ClassVar[str] = "segments [first step, number of steps, label], padded with −1 to the shape (T, 3)"
+    label_form: ClassVar[str] = (
+        "segments [first step, number of steps (1 to D), label], padded with −1 to the shape (T, 3)"
+    )
 
     pairwise: bool = field(default=False, kw_only=True)
 
@@ -332,8 +334,8 @@ class SemiMarkov(SegmentationSums):
         durations = as_tuple(like)[2].shape[1] if has_boundaries(like) else segments.shape[2]
         if labels.ndim != 3 or labels.shape[1:] != (steps, 3):
             raise InvalidInputError(
-                f"labels must be segments (first step, number of steps, label), shape (..., {steps}, 3), padded with "
-                f"−1; got {tuple(labels.shape)} with the batch dimensions flattened"
+                f"labels must be segments [first step, number of steps, label] of 1 to D = {durations} steps, padded "
+                f"with −1 to the shape (..., {steps}, 3); got {tuple(labels.shape)} with the batch dimensions flattened"
             )
         used = (labels != -1).any(2)
         start, size, label = labels.unbind(2)

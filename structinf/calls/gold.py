@@ -50,11 +50,29 @@ def flatten_labels(problem: Problem, labels: Tensor, what: str) -> Tensor:
         raise InvalidInputError(
             f"{what}: integer labels of {problem.oracle.label()}{form} must have the batch shape "
             f"{shape_text(problem.batch_shape)} and {count_dimensions(n)}, got shape {shape_text(labels.shape)}; "
-            "pass a structure as floating point, for example from structinf.encode"
+            f"{_instead_of_labels(problem, labels, what)}"
         )
     device = as_tuple(problem.theta)[0].device
     flat = labels.to(device, torch.int64).reshape(math.prod(problem.batch_shape), *labels.shape[labels.ndim - n :])
     return problem.select(flat)
+
+
+def _instead_of_labels(problem: Problem, labels: Tensor, what: str) -> str:
+    """Return what to pass in place of integers of a wrong shape, for an error message."""
+    if isinstance(problem.theta, Tensor) and labels.shape == problem.batch_shape + problem.event_shapes[0]:
+        return f"pass a structure in floating point: {what}.to(theta.dtype)"
+    if _is_one_hot_form(problem, labels):
+        return f"pass the labels of one-hot vectors: {what}.argmax(-1)"
+    forms = " and ".join(shape_text(problem.batch_shape + event) for event in problem.event_shapes)
+    return f"a structure in floating point has the form of theta, {forms}"
+
+
+def _is_one_hot_form(problem: Problem, y: Any) -> bool:
+    """Return whether ``y`` has the shape of labels with a dimension of classes more, while θ is a tuple."""
+    if not (isinstance(y, Tensor) and isinstance(problem.theta, tuple) and _has_labels(problem.oracle)):
+        return False
+    classes = problem.event_shapes[0]
+    return len(classes) == problem.oracle.label_ndim + 1 and y.shape == problem.batch_shape + classes
 
 
 def flatten_parts(problem: Problem, y: Any, what: str, instead: str = "") -> Parts:
@@ -112,7 +130,7 @@ def gold_structures(problem: Problem, y: Any, what: str, *, allows_means: bool =
     """
     if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
         return encode_labels(problem, y, what)
-    form = flatten_parts(problem, y, what, _or_labels(problem, what))
+    form = flatten_parts(problem, y, what, _or_labels(problem, y, what))
     check_gold = _check_gold_or_mean if allows_means else _check_gold
     if problem.checks is None:
         check_gold(problem, form, what)
@@ -230,13 +248,11 @@ def _encode_again(problem: Problem, form: Parts, what: str) -> Parts | None:
         raise InvalidInputError(f"{what} is not a structure of {problem.oracle.label()}: {why}") from None
 
 
-def _or_labels(problem: Problem, what: str) -> str:
+def _or_labels(problem: Problem, y: Any, what: str) -> str:
     """Return a hint at integer labels, as a clause of an error message; empty if the oracle has no labels."""
     if type(problem.oracle).encode is Oracle.encode:
         return ""
     n = problem.oracle.label_ndim
     dims = f" followed by {count_dimensions(n)}" if n else ""
-    return (
-        f"; labels are a tensor of integers of shape {shape_text(problem.batch_shape)}{dims}: "
-        f"torch.as_tensor({what}).long()"
-    )
+    convert = f"{what}.argmax(-1)" if _is_one_hot_form(problem, y) else f"torch.as_tensor({what}).long()"
+    return f"; labels are a tensor of integers of shape {shape_text(problem.batch_shape)}{dims}: {convert}"

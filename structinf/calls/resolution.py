@@ -231,7 +231,11 @@ def _unknown_option(key: str, owners: list[tuple[Any, list[str]]], data: list[st
         else f"the object {one!r} takes options in its constructor"
         for one, names in owners
     ]
-    hint = did_you_mean(key, [*(name for _, names in owners for name in names), *data]) or mask_hint(key, data)
+    from ..factor_graphs import FactorGraph  # only for the message
+
+    hints = [one.hint_at_data(key) for one, _ in owners if isinstance(one, FactorGraph)]
+    known = [*(name for _, names in owners for name in names), *data]
+    hint = "".join(hints) or did_you_mean(key, known) or mask_hint(key, data)
     return f"there is no option {key!r} ({'; '.join(takes)}; instance data: {', '.join(data) or 'none'}){hint}"
 
 

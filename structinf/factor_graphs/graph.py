@@ -291,7 +291,23 @@ class FactorGraph(RankedFactorGraph):
         owners = ((f.oracle, own) for f in self._factors for own, keyword in f.data.items() if keyword == name)
         return max(oracle.resolve_instance_ndim(own, ndim, batch_ndim) for oracle, own in owners)
 
+    def hint_at_data(self, name: str) -> str:
+        """Return how to pass instance data of factors that the graph does not take; empty for other names.
+
+        Parameters
+        ----------
+        name : str
+            A keyword of a call.
+        """
+        takers = [f"factor {i} ({f.label})" for i, f in enumerate(self._factors) if name in f.oracle.instance_ndim]
+        if name in self.instance_ndim or not takers:
+            return ""
+        return f"; {takers[0]} takes {name} after graph.add(..., instance_data=[{name!r}])"
+
     def bind(self, **instance_data: Any) -> Self:
+        for name in instance_data:
+            if hint := self.hint_at_data(name):
+                raise TypeError(f"factor_graph takes no instance data {name!r}{hint}")
         self.freeze()
         _ = self._groups, self._components, self.degree, self._lists, self._programs  # shared by all copies with data
         return super().bind(**instance_data)
@@ -349,14 +365,31 @@ class FactorGraph(RankedFactorGraph):
         """The number of dimensions of the variables."""
         return len(self.shape)
 
+    @property
+    def label_form(self) -> str:  # type: ignore[override]
+        """The form of labels, for messages."""
+        return f"the values of the variables, 0 or 1, of shape {tuple(self.shape)}"
+
+    def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
+        try:
+            return super().resolve_event_ndim(theta)
+        except InvalidInputError as error:
+            forms = [f"{tuple(s)} for {owner}" for s, owner in zip(self.event_shapes(), self._owners(), strict=True)]
+            raise InvalidInputError(f"{error}; the shapes are {', '.join(forms)}") from None
+
+    def _owners(self) -> list[str]:
+        """Return what each tensor of θ scores, for messages."""
+        own = [f"factor {i} ({f.label})" for i, f in enumerate(self._factors) for _ in f.additional]
+        return ["the variables", *own]
+
     def validate(self, theta: Parts) -> None:
         self.freeze()
         for i, (t, shape) in enumerate(zip(as_tuple(theta), self.event_shapes(), strict=True)):
             if t.shape[1:] != shape:
                 name = f"theta[{i}]" if isinstance(theta, tuple) else "theta"
                 raise InvalidInputError(
-                    f"{name}: the graph takes scores of shape {tuple(shape)}, got {tuple(t.shape[1:])} after the batch "
-                    "dimensions"
+                    f"{name}: the scores for {self._owners()[i]} must have shape {tuple(shape)}, got "
+                    f"{tuple(t.shape[1:])} after the batch dimensions"
                 )
         for f in self._factors:
             if f.data:

@@ -75,14 +75,13 @@ def _check_feasible(value: Tensor, what: str, explain: Callable[[], object] | No
 
 
 def list_instances(indices: Sequence[int]) -> str:
-    """Return the first ten of the batch indices ``indices`` as words: "batch index 3 and also 5, 7"."""
-    first, *others = indices
-    if not others:
-        return f"batch index {first}"
-    shown = [str(index) for index in others[: MOST_LISTED - 1]]
-    if more := len(others) - len(shown):
-        shown.append(f"and {more} more")
-    return f"batch index {first} and also {', '.join(shown)}"
+    """Return the first ten of the batch indices ``indices`` as words: "batch index 3" or "batch indices 3, 5 and 7"."""
+    if len(indices) == 1:
+        return f"batch index {indices[0]}"
+    shown = [str(index) for index in indices[:MOST_LISTED]]
+    if more := len(indices) - len(shown):
+        shown.append(f"{more} more")
+    return f"batch indices {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def check_lengths(

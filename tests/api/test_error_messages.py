@@ -332,7 +332,7 @@ def test_all_infeasible_instances_are_named(relaxation):
     theta[0, 2] = theta[1, 0] = theta[1, 2] = -INF
     with pytest.raises(
         InfeasibleError,
-        match=r"for batch index 2 and also 3, 5: too many of their parts .* drop the instances; in the batch of "
+        match=r"for batch indices 2, 3 and 5: too many of their parts .* drop the instances; in the batch of "
         r"shape \(2, 3\) their indices are \(0, 2\), \(1, 0\), \(1, 2\); on_infeasible=.zero. leaves out",
     ) as error:
         relax(theta, "categorical", relaxation)
@@ -344,9 +344,7 @@ def test_all_infeasible_instances_are_named(relaxation):
 def test_ten_of_many_infeasible_instances_are_named():
     theta = torch.full((50, 3, 3), -INF)
     theta[0] = 0
-    with pytest.raises(
-        InfeasibleError, match=r"batch index 1 and also 2, 3, 4, 5, 6, 7, 8, 9, 10, and 39 more: "
-    ) as error:
+    with pytest.raises(InfeasibleError, match="for batch indices 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 39 more: ") as error:
         relax(theta, "assignment", "map")
     assert error.value.batch_indices == tuple(range(1, 50))
     with pytest.raises(InfeasibleError, match=r"their indices are \(0, 1\), .*\(1, 0\) and 39 more; on_inf"):
@@ -367,14 +365,14 @@ def test_ten_of_many_infeasible_instances_are_named():
 def test_solvers_of_graphs_name_all_infeasible_instances(oracle, options):
     theta = torch.full((4, 2), -INF)
     theta[1:3] = 0
-    with pytest.raises(InfeasibleError, match="batch index 0 and also 3") as error:
+    with pytest.raises(InfeasibleError, match="batch indices 0 and 3") as error:
         relax(theta.unsqueeze(1) if oracle == "transportation" else theta, oracle, "map", **options)
     assert error.value.batch_indices == (0, 3)
 
 
 def test_all_instances_without_a_bound_are_named():
     graph = [(0, 1), (1, 0)]
-    with pytest.raises(si.UnboundedError, match="batch index 0 and also 2, as") as error:
+    with pytest.raises(si.UnboundedError, match="batch indices 0 and 2, as") as error:
         relax(torch.tensor([[1.0, 1], [-1, 0], [3, 0]]), "flow", "map", graph=graph, supplies={}, capacities=INF)
     assert error.value.batch_indices == (0, 2)
 
@@ -599,18 +597,18 @@ def test_the_active_set_behind_a_direct_solver_names_the_instance_of_the_batch(m
     kind = type(si.get_oracle("assignment"))
 
     def argmax(self: Any, theta: Tensor) -> Tensor:
-        raise PluginError(f"out of order for batch index {len(theta) - 1} and also 0, 1 more")
+        raise PluginError(f"out of order for batch indices {len(theta) - 1}, 0 and 1 more")
 
     monkeypatch.setattr(module, "project_transport", stops_early)
     monkeypatch.setattr(kind, "argmax", argmax)
-    with pytest.raises(PluginError, match=r"^out of order for batch index 4 and also 3, 1 more$"):
+    with pytest.raises(PluginError, match=r"^out of order for batch indices 4, 3 and 1 more$"):
         relax(torch.randn(5, 3, 3), "assignment", "sparsemap")
 
 
 def test_instances_of_a_selection_are_renumbered():
     for message, expected in [
         ("no path for batch index 1", "no path for batch index 9"),
-        ("no path for batch index 0 and also 1, 2, 30 more", "no path for batch index 8 and also 9, 11, 30 more"),
+        ("no path for batch indices 0, 1, 2 and 30 more", "no path for batch indices 8, 9, 11 and 30 more"),
         ("no path of 2 edges, 1 of 2", "no path of 2 edges, 1 of 2 (batch index 8)"),
         ("batch index 5", "batch index 5"),
     ]:
@@ -757,8 +755,16 @@ def _crossing_factors() -> si.FactorGraph:
     return graph
 
 
+def _two_chains(**options: Any) -> si.FactorGraph:
+    graph = si.FactorGraph((4, 3))
+    for _ in range(2):
+        graph.add("chain", graph.variables, additional=[(3, 3)], **options)
+    return graph
+
+
 _SERIES, _TAGS = torch.zeros(4), (torch.zeros(1, 4, 3), torch.zeros(3, 3))
 _GOLD = torch.zeros(1, 4, dtype=torch.int64)
+_ONE_HOT = torch.nn.functional.one_hot(_GOLD, 3)
 _CHAIN_LOSS: Any = si.FenchelYoungLoss("chain", "map")
 
 
@@ -789,6 +795,40 @@ _CHAIN_LOSS: Any = si.FenchelYoungLoss("chain", "map")
         (lambda: cast(Any, relax)(*_TAGS, "chain", lengths=[4]), TypeError, r"^oracle .* got a Tensor; .* as a tuple"),
         (lambda: cast(Any, si.Gibbs)(*_TAGS, "chain"), TypeError, r"a tuple, Gibbs\(\(u, t\), oracle\), "),
         (lambda: cast(Any, si.decode)(*_TAGS, "chain"), TypeError, r"tensors of y .* decode\(\(u, t\), oracle\), "),
+        (lambda: _CHAIN_LOSS(_TAGS, _ONE_HOT), InvalidInputError, r"labels of one-hot vectors: y\.argmax\(-1\)$"),
+        (lambda: _CHAIN_LOSS(_TAGS, _ONE_HOT.float()), InvalidInputError, r"1 more dimension: y\.argmax\(-1\)$"),
+        (lambda: si.encode(_ONE_HOT, _TAGS, "chain"), InvalidInputError, r"one-hot vectors: labels\.argmax\(-1\)$"),
+        (
+            lambda: si.FenchelYoungLoss("assignment", "map")(torch.zeros(2, 2), torch.eye(2).long()),
+            InvalidInputError,
+            r"pass a structure in floating point: y\.to\(theta\.dtype\)$",
+        ),
+        (
+            lambda: si.FenchelYoungLoss("semi_markov", "map")(torch.zeros(1, 4, 3, 2), _GOLD),
+            InvalidInputError,
+            r"number of steps \(1 to D\), label\], .* floating point has the form of theta, \(1, 4, 3, 2\)$",
+        ),
+        (
+            lambda: relax((*_TAGS, _TAGS[1]), _two_chains(), "map", lengths=[4]),
+            TypeError,
+            r"; factor 0 \(chain\) takes lengths after graph\.add\(\.\.\., instance_data=\['lengths'\]\)$",
+        ),
+        (lambda: _two_chains().bind(lengths=torch.tensor([4])), TypeError, r"; factor 0 \(chain\) takes lengths after"),
+        (
+            lambda: relax(_TAGS, _two_chains(), "map"),
+            InvalidInputError,
+            r"the shapes are \(4, 3\) for the variables, \(3, 3\) for factor 0 \(chain\), \(3, 3\) for factor 1 ",
+        ),
+        (
+            lambda: relax((*_TAGS, torch.zeros(4, 4)), _two_chains(), "map"),
+            InvalidInputError,
+            r"^theta\[2\]: the scores for factor 1 \(chain\) must have shape \(3, 3\), got \(4, 4\)",
+        ),
+        (
+            lambda: si.FenchelYoungLoss(_two_chains(), "map")((*_TAGS, _TAGS[1]), _GOLD),
+            InvalidInputError,
+            r"labels of factor_graph are the values of the variables, 0 or 1, of shape \(4, 3\), and",
+        ),
         (
             lambda: si.FenchelYoungLoss("chain", "map")(_TAGS, torch.full((1, 4), -100)),
             InvalidInputError,

@@ -205,7 +205,7 @@ def test_labels_of_a_wrong_shape():
     with pytest.raises(InvalidInputError, match=r"\(..., 3, 3\).* got \(1, 3\)"):
         SemiMarkov().encode(torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3, 2, 2))
     with pytest.raises(
-        InvalidInputError, match=r"are segments \[first step, number of steps, label\], .*got shape \(1, 3\)"
+        InvalidInputError, match=r"are segments \[first step, number of steps \(1 to D\), label\], .*got shape \(1, 3\)"
     ):
         si.encode(torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3, 2, 2), "semi_markov")
 
