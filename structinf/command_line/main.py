@@ -106,6 +106,14 @@ def _parser() -> argparse.ArgumentParser:
         default=["float32"],
         help="dtypes of the scores (default: float32)",
     )
+    command.add_argument(
+        "--relaxation",
+        metavar="NAME",
+        nargs="+",
+        default=[],
+        dest="relaxations",
+        help="compile only these relaxations of the structures (default: all relaxations, and queries such as topk)",
+    )
     command.set_defaults(run=_warmup)
 
     about = "train a small model, print its results and save a picture"
@@ -170,7 +178,8 @@ def _warmup(arguments: argparse.Namespace) -> int:
     from . import warmup
 
     with _one_thread():
-        return warmup.run(arguments.names, [getattr(torch, name) for name in arguments.dtype])
+        dtypes = [getattr(torch, name) for name in arguments.dtype]
+        return warmup.run(arguments.names, dtypes, arguments.relaxations)
 
 
 def _demo_sort(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
 """The command ``structinf warmup``: compile kernels before their first use, and keep them on disk.
 
 The kernels of a structure are compiled by relaxing tiny scores, forward and backward, with every relaxation of the
-structure, and by asking for its support, its log-partition, its best structures and samples.
+structure, and by asking for its support, its log-partition, its best structures and samples. The option
+``--relaxation`` chooses relaxations instead.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..queries.sums import log_partition
 from ..registry import did_you_mean, signature_options
 from ..relaxation import RELAXATIONS
 
-__all__ = ["SIMPLEX", "SIMPLEX_MAPS", "WorkItem", "list_structures", "run", "work_items"]
+__all__ = ["QUERIES", "SIMPLEX", "SIMPLEX_MAPS", "WorkItem", "example", "list_structures", "run", "work_items"]
 
 SIMPLEX = "simplex"
 """The name of all maps of :mod:`structinf.simplex` together."""
@@ -78,26 +79,6 @@ _LARGE = {"knapsack": {"weights": tuple(10**6 + pow(7919, i, 10**6 + 3) for i in
 """Options of an instance of 40 parts that takes another kernel than the example, because of its size."""
 
 
-@dataclass(frozen=True)
-class WorkItem:
-    """A call that needs kernels: a relaxation of a structure, or a map to the simplex."""
-
-    structure: str
-    method: str
-    dtype: torch.dtype = torch.float32
-
-    def forward(self) -> Tensor:
-        """Return a weighted sum of the result for normal scores. ``backward`` compiles the backward pass."""
-        generator = torch.Generator().manual_seed(0)
-        if self.structure == SIMPLEX:
-            x = torch.randn(4, 9, generator=generator, dtype=self.dtype, device="cpu").requires_grad_()
-            return SIMPLEX_MAPS[self.method](x).sum()
-        theta = map_parts(Tensor.requires_grad_, _scores(self.structure, self.dtype, generator))
-        means = as_tuple(relax(theta, _oracle(self.structure), self.method))
-        weights = [torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device="cpu") for mean in means]
-        return torch.stack([(mean * weight).sum() for mean, weight in zip(means, weights, strict=True)]).sum()
-
-
 QUERIES: dict[str, Callable[[Parts, Oracle], Any]] = {
     "sparsemap with its support": lambda theta, oracle: infer(theta, oracle, "sparsemap"),
     "log_partition": log_partition,
@@ -107,9 +88,54 @@ QUERIES: dict[str, Callable[[Parts, Oracle], Any]] = {
 """Calls beside relaxations, with kernels of their own."""
 
 
+_OF_LARGE_INSTANCE = "map of a large instance"
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """A call that needs kernels: a relaxation or a query of a structure, or a map to the simplex."""
+
+    structure: str
+    method: str
+    dtype: torch.dtype = torch.float32
+
+    def run(self) -> None:
+        """Make the call, and the backward pass of a relaxation or a map.
+
+        Raises
+        ------
+        StructinfError, ModuleNotFoundError
+            If a relaxation or a map fails. A structure need not support a query.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if self.method in QUERIES:
+                theta = _scores(self.structure, self.dtype, torch.Generator().manual_seed(0))
+                with contextlib.suppress(StructinfError, ModuleNotFoundError), torch.no_grad():
+                    QUERIES[self.method](theta, example(self.structure))
+            elif self.method == _OF_LARGE_INSTANCE:
+                theta = 0.5 ** torch.arange(40, dtype=self.dtype, device="cpu")
+                relax(theta, self.structure, "map", **_LARGE[self.structure])
+            else:
+                total = self.forward()
+                if total.requires_grad:
+                    total.backward()
+
+    def forward(self) -> Tensor:
+        """Return a weighted sum of the result for normal scores. ``backward`` compiles the backward pass."""
+        generator = torch.Generator().manual_seed(0)
+        if self.structure == SIMPLEX:
+            x = torch.randn(4, 9, generator=generator, dtype=self.dtype, device="cpu").requires_grad_()
+            return SIMPLEX_MAPS[self.method](x).sum()
+        theta = map_parts(Tensor.requires_grad_, _scores(self.structure, self.dtype, generator))
+        means = as_tuple(relax(theta, example(self.structure), self.method))
+        weights = [torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device="cpu") for mean in means]
+        return torch.stack([(mean * weight).sum() for mean, weight in zip(means, weights, strict=True)]).sum()
+
+
 def _scores(structure: str, dtype: torch.dtype, generator: torch.Generator) -> Parts:
     """Return normal scores of a batch of two small instances."""
-    oracle = _oracle(structure)
+    oracle = example(structure)
     ndims = oracle.event_ndim if isinstance(oracle.event_ndim, tuple) else (oracle.event_ndim,)
     shapes = _EXAMPLES.get(structure, _Example()).shapes or [(4,) * n for n in ndims]
     scores = [torch.randn(2, *shape, generator=generator, dtype=dtype, device="cpu") for shape in shapes]
@@ -123,62 +149,72 @@ def list_structures() -> list[str]:
 
 
 def work_items(name: str, dtype: torch.dtype = torch.float32) -> list[WorkItem]:
-    """Return the work for a structure, or for :data:`SIMPLEX`."""
+    """Return the relaxations of a structure, or the maps of :data:`SIMPLEX`."""
     if name == SIMPLEX:
         return [WorkItem(SIMPLEX, method, dtype) for method in SIMPLEX_MAPS]
-    oracle = _oracle(name)
+    oracle = example(name)
     return [WorkItem(name, method, dtype) for method in resolution.list_relaxations() if _supports(oracle, method)]
 
 
-def run(names: Sequence[str], dtypes: Sequence[torch.dtype]) -> int:
-    """Compile the kernels of the given structures, or of all, with a progress bar or one line for each structure."""
+def _chosen_items(name: str, dtype: torch.dtype, relaxations: Sequence[str]) -> list[WorkItem]:
+    """Return the work for a structure: the given relaxations, or all relaxations and queries."""
+    items = work_items(name, dtype)
+    if name == SIMPLEX:
+        return items
+    if relaxations:
+        items = [item for item in items if item.method in relaxations]
+    others = [] if relaxations else [*QUERIES]
+    if name in _LARGE and any(item.method == "map" for item in items):
+        others.append(_OF_LARGE_INSTANCE)
+    return items + [WorkItem(name, method, dtype) for method in others]
+
+
+def run(names: Sequence[str], dtypes: Sequence[torch.dtype], relaxations: Sequence[str] = ()) -> int:
+    """Compile kernels, with a progress bar or one line for each call.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Structures, or :data:`SIMPLEX`; all by default.
+    dtypes : sequence of torch.dtype
+        The dtypes of the scores.
+    relaxations : sequence of str
+        The relaxations of the structures; by default all relaxations, and the queries.
+
+    Returns
+    -------
+    int
+        0, or 1 if a relaxation failed.
+    """
     known = [SIMPLEX, *list_structures()]
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or "."
             raise UnknownNameError(f"warmup has no example of {name!r}{hint} Known: {', '.join(known)}")
-    chosen = list(names) or known
+    for relaxation in map(resolution.get_relaxation, relaxations):
+        for name in names:
+            if name != SIMPLEX:
+                resolution.check_supported(example(name), relaxation)
+    chosen = names or (list_structures() if relaxations else known)
+    items = [item for name in chosen for dtype in dtypes for item in _chosen_items(name, dtype, relaxations)]
     failures: list[str] = []
     begin = time.perf_counter()
-    with _Progress(len(chosen) * len(dtypes)) as progress:
-        for name in chosen:
-            for dtype in dtypes:
-                progress.start(f"{name}, {str(dtype).removeprefix('torch.')}")
-                failures += _warm(work_items(name, dtype))
-                if name != SIMPLEX:
-                    _warm_queries(name, dtype)
-    print(f"Compiled the kernels of {', '.join(chosen)} in {time.perf_counter() - begin:.0f} s.")
+    with _Progress(len(items)) as progress:
+        for item in items:
+            progress.start(f"{item.structure} {item.method}, {str(item.dtype).removeprefix('torch.')}")
+            try:
+                item.run()
+            except (StructinfError, ModuleNotFoundError) as error:
+                failures.append(f"{item.structure} {item.method}: {error}")
+    of = f" for {', '.join(relaxations)}" if relaxations else ""
+    structures = ", ".join(dict.fromkeys(item.structure for item in items))
+    print(f"Compiled the kernels of {structures}{of} in {time.perf_counter() - begin:.0f} s.")
     print("\n".join(failures), end="\n" * bool(failures))
     return 1 if failures else 0
 
 
-def _warm_queries(structure: str, dtype: torch.dtype) -> None:
-    """Call the queries that the structure supports."""
-    theta, oracle = _scores(structure, dtype, torch.Generator().manual_seed(0)), _oracle(structure)
-    for query in QUERIES.values():
-        with contextlib.suppress(StructinfError, ModuleNotFoundError), torch.no_grad():
-            query(theta, oracle)
-    if structure in _LARGE:
-        relax(0.5 ** torch.arange(40, dtype=dtype, device="cpu"), structure, "map", **_LARGE[structure])
-
-
-def _warm(items: Sequence[WorkItem]) -> list[str]:
-    """Run the work, and return the failures as text."""
-    failures = []
-    for item in items:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                total = item.forward()
-                if total.requires_grad:
-                    total.backward()
-        except (StructinfError, ModuleNotFoundError) as error:
-            failures.append(f"{item.structure} {item.method}: {error}")
-    return failures
-
-
 class _Progress:
-    """A tqdm bar if tqdm is installed, else one line for each structure."""
+    """A tqdm bar if tqdm is installed, else one line for each call."""
 
     def __init__(self, count: int) -> None:
         self._count, self._done, self._bar = count, 0, None
@@ -186,14 +222,15 @@ class _Progress:
             from tqdm import tqdm
         except ModuleNotFoundError:
             return
-        self._bar = tqdm(total=count, unit="structure")
+        self._bar = tqdm(total=count, unit="call")
 
     def __enter__(self) -> _Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
-            self._bar.update(self._done - self._bar.n if error[0] else self._count - self._bar.n)
+            if error[0] is None:
+                self._bar.update(self._count - self._bar.n)
             self._bar.close()
 
     def start(self, name: str) -> None:
@@ -206,7 +243,8 @@ class _Progress:
         self._done += 1
 
 
-def _oracle(name: str) -> Any:
+def example(name: str) -> Any:
+    """Return the oracle of a structure with the options of its example."""
     return resolution.get_oracle(name, **_EXAMPLES.get(name, _Example()).options)
 
 

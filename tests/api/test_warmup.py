@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from structinf.calls.resolution import works_with
 from structinf.command_line import warmup
 from structinf.command_line.main import main
 from structinf.kernels.active_set.sparse_vertices import dot
@@ -29,19 +30,53 @@ def test_every_structure_has_work() -> None:
 
 
 def test_warmup_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["warmup", "categorical", "bits"]) == 0
-    assert "Compiled the kernels of categorical, bits" in capsys.readouterr().out
+    assert main(["warmup", "categorical", "bits", "--relaxation", "map", "sparsemap"]) == 0
+    streams = capsys.readouterr()
+    assert "Compiled the kernels of categorical, bits for map, sparsemap" in streams.out
+    assert "| 4/4 " in streams.err
 
 
 def test_lines_without_tqdm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    assert main(["warmup", "categorical", "bits", "--dtype", "float32", "float64"]) == 0
-    assert "2 of 4: categorical, float64\n3 of 4: bits, float32" in capsys.readouterr().out
+    assert main(["warmup", "bits", "knapsack", "--relaxation", "map", "--dtype", "float32", "float64"]) == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == [
+        "1 of 6: bits map, float32",
+        "2 of 6: bits map, float64",
+        "3 of 6: knapsack map, float32",
+        "4 of 6: knapsack map of a large instance, float32",
+        "5 of 6: knapsack map, float64",
+        "6 of 6: knapsack map of a large instance, float64",
+    ]
 
 
-def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["warmup", "arboresence"]) == 2
-    assert "warmup has no example of 'arboresence'; did you mean 'arborescence'?" in capsys.readouterr().err
+def test_work_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, str]] = []
+    monkeypatch.setattr(warmup.WorkItem, "run", lambda item: done.append((item.structure, item.method)))
+    assert main(["warmup", "bits", "simplex"]) == 0
+    of_bits = [item.method for item in warmup.work_items("bits")]
+    assert done == [("bits", method) for method in [*of_bits, *warmup.QUERIES]] + [
+        ("simplex", method) for method in warmup.SIMPLEX_MAPS
+    ]
+    done.clear()
+    assert main(["warmup", "--relaxation", "marginals"]) == 0
+    names = {name for name in warmup.list_structures() if "marginals" in works_with(warmup.example(name))}
+    assert set(done) == {(name, "marginals") for name in names}
+    done.clear()
+    assert main(["warmup"]) == 0
+    assert {structure for structure, _ in done} == {warmup.SIMPLEX, *warmup.list_structures()}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["arboresence"], "warmup has no example of 'arboresence'; did you mean 'arborescence'?"),
+        (["chain", "--relaxation", "marginal"], "no relaxation is called 'marginal'; did you mean 'marginals'?"),
+        (["assignment", "--relaxation", "marginals"], "marginals does not work for assignment"),
+    ],
+)
+def test_wrong_names(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
+    assert main(["warmup", *argv]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_helper_functions_cannot_be_called_from_python() -> None:
