@@ -54,8 +54,8 @@ def _select(rows: Sequence[int], index: int) -> int:
     return rows[index] if index < len(rows) else index
 
 
-_BATCH_INDICES = r"batch index \d+|batch indices \d+(?:(?:,| and) \d+\b(?! more))*"
-"""Batch indices in messages: "batch index 3", or "batch indices 3, 5 and 2 more", where 2 is no index."""
+_BATCH_INDICES = r"batch index \d+(?:(?:,| and) \d+\b(?! more))*"
+"""Batch indices in messages: "batch index 3", or "batch index 3, 5 and 2 more", where 2 is no index."""
 
 
 def _renumber(message: str, rows: Sequence[int]) -> str:

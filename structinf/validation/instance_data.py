@@ -75,13 +75,12 @@ def _check_feasible(value: Tensor, what: str, explain: Callable[[], object] | No
 
 
 def list_instances(indices: Sequence[int]) -> str:
-    """Return the first ten of the batch indices ``indices`` as words: "batch index 3" or "batch indices 3, 5 and 7"."""
-    if len(indices) == 1:
-        return f"batch index {indices[0]}"
+    """Return the first ten of the batch indices ``indices`` as words: "batch index 3" or "batch index 3, 5 and 7"."""
     shown = [str(index) for index in indices[:MOST_LISTED]]
     if more := len(indices) - len(shown):
         shown.append(f"{more} more")
-    return f"batch indices {', '.join(shown[:-1])} and {shown[-1]}"
+    *others, last = shown
+    return f"batch index {', '.join(others)} and {last}" if others else f"batch index {last}"
 
 
 def check_lengths(

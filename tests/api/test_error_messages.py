@@ -332,7 +332,7 @@ def test_all_infeasible_instances_are_named(relaxation):
     theta[0, 2] = theta[1, 0] = theta[1, 2] = -INF
     with pytest.raises(
         InfeasibleError,
-        match=r"for batch indices 2, 3 and 5: too many of their parts .* drop the instances; in the batch of "
+        match=r"for batch index 2, 3 and 5: too many of their parts .* drop the instances; in the batch of "
         r"shape \(2, 3\) their indices are \(0, 2\), \(1, 0\), \(1, 2\); on_infeasible=.zero. leaves out",
     ) as error:
         relax(theta, "categorical", relaxation)
@@ -344,7 +344,7 @@ def test_all_infeasible_instances_are_named(relaxation):
 def test_ten_of_many_infeasible_instances_are_named():
     theta = torch.full((50, 3, 3), -INF)
     theta[0] = 0
-    with pytest.raises(InfeasibleError, match="for batch indices 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 39 more: ") as error:
+    with pytest.raises(InfeasibleError, match="for batch index 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 39 more: ") as error:
         relax(theta, "assignment", "map")
     assert error.value.batch_indices == tuple(range(1, 50))
     with pytest.raises(InfeasibleError, match=r"their indices are \(0, 1\), .*\(1, 0\) and 39 more; on_inf"):
@@ -365,14 +365,14 @@ def test_ten_of_many_infeasible_instances_are_named():
 def test_solvers_of_graphs_name_all_infeasible_instances(oracle, options):
     theta = torch.full((4, 2), -INF)
     theta[1:3] = 0
-    with pytest.raises(InfeasibleError, match="batch indices 0 and 3") as error:
+    with pytest.raises(InfeasibleError, match="batch index 0 and 3") as error:
         relax(theta.unsqueeze(1) if oracle == "transportation" else theta, oracle, "map", **options)
     assert error.value.batch_indices == (0, 3)
 
 
 def test_all_instances_without_a_bound_are_named():
     graph = [(0, 1), (1, 0)]
-    with pytest.raises(si.UnboundedError, match="batch indices 0 and 2, as") as error:
+    with pytest.raises(si.UnboundedError, match="batch index 0 and 2, as") as error:
         relax(torch.tensor([[1.0, 1], [-1, 0], [3, 0]]), "flow", "map", graph=graph, supplies={}, capacities=INF)
     assert error.value.batch_indices == (0, 2)
 
@@ -597,18 +597,18 @@ def test_the_active_set_behind_a_direct_solver_names_the_instance_of_the_batch(m
     kind = type(si.get_oracle("assignment"))
 
     def argmax(self: Any, theta: Tensor) -> Tensor:
-        raise PluginError(f"out of order for batch indices {len(theta) - 1}, 0 and 1 more")
+        raise PluginError(f"out of order for batch index {len(theta) - 1}, 0 and 1 more")
 
     monkeypatch.setattr(module, "project_transport", stops_early)
     monkeypatch.setattr(kind, "argmax", argmax)
-    with pytest.raises(PluginError, match=r"^out of order for batch indices 4, 3 and 1 more$"):
+    with pytest.raises(PluginError, match=r"^out of order for batch index 4, 3 and 1 more$"):
         relax(torch.randn(5, 3, 3), "assignment", "sparsemap")
 
 
 def test_instances_of_a_selection_are_renumbered():
     for message, expected in [
         ("no path for batch index 1", "no path for batch index 9"),
-        ("no path for batch indices 0, 1, 2 and 30 more", "no path for batch indices 8, 9, 11 and 30 more"),
+        ("no path for batch index 0, 1, 2 and 30 more", "no path for batch index 8, 9, 11 and 30 more"),
         ("no path of 2 edges, 1 of 2", "no path of 2 edges, 1 of 2 (batch index 8)"),
         ("batch index 5", "batch index 5"),
     ]:

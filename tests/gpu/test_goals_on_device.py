@@ -33,5 +33,5 @@ def test_lengths_without_a_goal_raise_at_the_check_of_values() -> None:
             si.relax(theta, FewOnes(1), "marginals", lengths=lengths)
         with pytest.raises(InvalidInputError, match=message):
             FewOnes(1).bind(lengths=lengths).argmax(theta)
-        with pytest.raises(InfeasibleError, match="batch indices 0, 1 and 2"):
+        with pytest.raises(InfeasibleError, match="batch index 0, 1 and 2"):
             si.relax(on_device(torch.full((3, 3), -torch.inf)), si.get_oracle("subset", k=1), "marginals")

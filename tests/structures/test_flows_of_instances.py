@@ -223,7 +223,7 @@ def test_labels_and_best_flows() -> None:
         lambda: si.encode(y.long(), theta, "flow", graph=EDGES, **FRACTIONS),
         lambda: si.decode(y, "flow", graph=EDGES, **FRACTIONS),
     ):
-        with pytest.raises(UnsupportedError, match=r"supplies (or|and) bounds at batch indices 0, 1 and 2"):
+        with pytest.raises(UnsupportedError, match=r"supplies (or|and) bounds at batch index 0, 1 and 2"):
             call()
     with pytest.raises(UnsupportedError, match="integer supplies and bounds"):
         si.topk(theta[0], "flow", 2, graph=EDGES, supplies=[0.5, 0, 0, -0.5])

@@ -228,7 +228,7 @@ def test_highs_solves_instances_of_a_long_search(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("few_states")
 def test_large_instances_have_no_sums() -> None:
     theta, middle = scores()[:3], {name: t[1:2] for name, t in SEVERAL.items()}
-    with pytest.raises(UnsupportedError, match=r"more than .* states, .*, at batch indices 0 and 2; divide"):
+    with pytest.raises(UnsupportedError, match=r"more than .* states, .*, at batch index 0 and 2; divide"):
         si.log_partition(theta, "knapsack", **SEVERAL)
     assert torch.isfinite(si.log_partition(theta[1:2], "knapsack", **middle)).all()
     oracle = si.get_oracle("knapsack", weights=((9, 14, 5, 12), (8, 3, 11, 7)), capacity=(25, 17))
