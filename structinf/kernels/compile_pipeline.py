@@ -118,7 +118,7 @@ class _WideLower(Lower):
 
 
 class _HelperLibrary(JITCodeLibrary):
-    """LLVM code of a helper, as it was lowered. The code of the functions that it calls is linked into the kernel."""
+    """Unoptimised LLVM code of a helper. Kernels link the code of the functions called in the helper."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
         ll_module.data_layout = self._codegen._data_layout  # LLVM optimises the kernel
@@ -132,7 +132,7 @@ class _HelperLibrary(JITCodeLibrary):
         self._finalized = True
 
     def _get_module_for_linking(self) -> Any:
-        """Return the code with that of all functions that it calls, for functions compiled by numba's own compiler."""
+        """Return the code of the helper and of all called functions, for callers compiled by numba's own compiler."""
         module = self._final_module.clone()
         for library in _used_libraries(self._linking_libraries):
             module.link_in(_code_of(library), preserve=True)
@@ -140,7 +140,7 @@ class _HelperLibrary(JITCodeLibrary):
 
 
 def _used_libraries(direct: list[Any]) -> list[Any]:
-    """Return the libraries ``direct`` and those whose functions they call, each once."""
+    """Return the libraries ``direct`` and the libraries used by helpers among them, each once."""
     used, waiting = [], list(direct)
     while waiting:
         library = waiting.pop()
@@ -156,9 +156,9 @@ def _code_of(library: Any) -> Any:
 
 
 class _KernelLibrary(JITCodeLibrary):
-    """Machine code of a kernel. The code of each function that it calls is linked once.
+    """Machine code of a kernel. Each called function is linked once.
 
-    numba would link the code of a function into each of its callers, and their code into their callers.
+    numba would link a function into each caller, and then the caller with the function into the next caller.
     """
 
     def finalize(self) -> None:
