@@ -135,7 +135,8 @@ class _HelperLibrary(JITCodeLibrary):
         """Return the code of the helper and of all called functions, for callers compiled by numba's own compiler."""
         module = self._final_module.clone()
         for library in _used_libraries(self._linking_libraries):
-            module.link_in(_code_of(library), preserve=True)
+            is_helper = isinstance(library, _HelperLibrary)
+            module.link_in(library._final_module if is_helper else library._get_module_for_linking(), preserve=True)
         return module
 
 
@@ -151,10 +152,6 @@ def _used_libraries(direct: list[Any]) -> list[Any]:
     return used
 
 
-def _code_of(library: Any) -> Any:
-    return library._final_module if isinstance(library, _HelperLibrary) else library._get_module_for_linking()
-
-
 class _KernelLibrary(JITCodeLibrary):
     """Machine code of a kernel. Each called function is linked once.
 
@@ -162,10 +159,13 @@ class _KernelLibrary(JITCodeLibrary):
     """
 
     def finalize(self) -> None:
+        others = []
         for library in _used_libraries(self._linking_libraries):
-            self._reload_init.update(library._reload_init)
-            self._final_module.link_in(_code_of(library), preserve=True)
-        self._linking_libraries = []
+            if isinstance(library, _HelperLibrary):
+                self._final_module.link_in(library._final_module, preserve=True)
+            else:
+                others.append(library)
+        self._linking_libraries = others
         super().finalize()
 
 

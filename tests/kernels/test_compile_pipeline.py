@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -23,6 +24,11 @@ def _power(x, exponent):
 @jit(inline=True)
 def _square(x):
     return x * x
+
+
+@jit
+def _quadratic(x):
+    return _power(x, 2) + _power(x, 1)
 
 
 @jit(called_from_python=True)
@@ -89,6 +95,14 @@ def test_helpers_without_new_arrays_count_no_references(monkeypatch):
     for helper, counts in ((_first_after_swaps, False), (_tail, True)):
         (compiled,) = helper.overloads.values()
         assert ("NRT_incref" in str(compiled.library._final_module)) == counts
+
+
+def test_functions_of_numba_can_call_helpers():
+    @numba.njit
+    def add_powers(x):
+        return _quadratic(x) + _square(x)
+
+    assert add_powers(3.0) == 9 + 3 + 9
 
 
 def test_python_cannot_call_helpers():
