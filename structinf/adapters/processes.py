@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
-import gc
 import hashlib
 import math
 import multiprocessing
 import os
-import pickle
-import platform
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +20,6 @@ from torch import Tensor
 from ..errors import (
     InfeasibleError,
     InvalidInputError,
-    PluginError,
     SolverLimitError,
     StructinfError,
     UnsupportedError,
@@ -36,6 +30,7 @@ from ..errors import (
 from ..oracle import Oracle
 from ..parts import AnyParts, Parts, as_tuple, batch_size, map_parts, pack
 from ..validation import check_flag, check_natural, check_positive
+from .chunk_worker import ChunkResult, process_name, solve_chunk
 from .cluster import (
     LOCAL_BACKENDS,
     LostChunkError,
@@ -265,7 +260,9 @@ class _Batch:
             raise _first_error(failed)
         return self.found
 
-    def _results(self, chunks: list[list[int]], options: Parallel, folder: str, is_retry: bool) -> Iterator[_Result]:
+    def _results(
+        self, chunks: list[list[int]], options: Parallel, folder: str, is_retry: bool
+    ) -> Iterator[ChunkResult]:
         joblib = joblib_package()
         has_folder = options.backend in LOCAL_BACKENDS
         pickled = {}
@@ -284,20 +281,20 @@ class _Batch:
             except (ValueError, NotImplementedError):  # of a backend without generators
                 run = joblib.Parallel(pre_dispatch="all", **settings)
         prepare_dask(run)
-        tasks, caller = [], (_process_name(), is_retry or not (has_folder or options.backend is None))
+        tasks, caller = [], (process_name(), is_retry or not (has_folder or options.backend is None))
         for rows in chunks:
             index = torch.tensor(rows, device="cpu")
             own = [t[index].numpy() for t in as_tuple(self.theta)]
             oracle = None if pickled else self.oracle[index]
             tasks.append(
-                joblib.delayed(_solve_chunk)(
+                joblib.delayed(solve_chunk)(
                     rows, oracle, pickled, own, isinstance(self.theta, tuple), folder if has_folder else "", caller
                 )
             )
         with contextlib.closing(_closable(run(tasks))) as results:
             yield from results
 
-    def _store(self, result: _Result, failed: list[tuple[Exception, list[int]]]) -> None:
+    def _store(self, result: ChunkResult, failed: list[tuple[Exception, list[int]]]) -> None:
         with renumber_instances(result.rows):
             for message, category in result.warnings:
                 warn_user(message, category)
@@ -333,108 +330,6 @@ class _Batch:
             rows[0],
             rows,
         )
-
-
-class _Result(NamedTuple):
-    """The result of a chunk: structures as arrays, or an error, and the warnings with their classes."""
-
-    rows: list[int]
-    seconds: float
-    structures: list[Any]
-    warnings: list[tuple[str, type[Warning]]]
-    error: Exception | None
-
-
-# ----------------------------------------------------------------------------- in the processes
-
-_oracles: dict[str, Oracle] = {}
-
-
-def _process_name() -> str:
-    """Return a name of this process among the processes of all machines."""
-    return f"{platform.node()}:{os.getpid()}"
-
-
-@functools.cache
-def _prepare_process(caller: str) -> None:
-    """Set this process up for chunks of the process ``caller``."""
-    if _process_name() == caller:
-        return
-    # The processes share the cores.
-    torch.set_num_threads(1)
-
-
-@functools.cache
-def _freeze_objects(oracle: type[Oracle]) -> None:
-    """Exclude all objects of this process from garbage collection, after the first call of an oracle of this type.
-
-    loky collects garbage once a second, which takes up to half a second for the objects of all imported modules. The
-    first call of an oracle may import its solver.
-    """
-    gc.collect()
-    gc.freeze()
-
-
-def _solve_chunk(
-    rows: list[int],
-    oracle: Oracle | None,
-    pickled: Mapping[str, Any],
-    theta: list[Any],
-    is_tuple: bool,
-    folder: str,
-    caller: tuple[str, bool],
-) -> _Result:
-    """Solve the instances ``rows`` of a batch, whose scores are the arrays ``theta``."""
-    process, only_elsewhere = caller
-    if only_elsewhere and folder == "" and process == _process_name():
-        # joblib calls the function in the calling process if the cluster has a single worker.
-        raise TooFewWorkersError
-    _prepare_process(process)
-    marker = os.path.join(folder, "-".join(map(str, rows))) if folder and len(rows) < 20 else ""
-    if marker:
-        with open(marker, "w"):
-            pass
-    if oracle is None:
-        if pickled["key"] not in _oracles:
-            while len(_oracles) >= 8:
-                _oracles.pop(next(iter(_oracles)))
-            _oracles[pickled["key"]] = pickle.loads(pickled["data"])
-        oracle = _oracles[pickled["key"]]
-    start = time.perf_counter()
-    structures: list[Any] = []
-    error = None
-    caught: list[Any] = []
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if process == _process_name():
-            # Threads cannot record warnings of their own. The warnings get the numbers of the whole batch at once.
-            stack.enter_context(renumber_instances(rows))
-        else:
-            # The list grows during the call.
-            caught = cast(list[Any], stack.enter_context(warnings.catch_warnings(record=True)))
-            warnings.simplefilter("always")
-        try:
-            y = oracle.argmax(pack(tuple(torch.from_numpy(t.copy()) for t in theta), is_tuple))
-            structures = [t.numpy() for t in as_tuple(y)]
-        except Exception as found:
-            error = found if process == _process_name() else _as_picklable(found, oracle)
-    seconds = time.perf_counter() - start
-    if process != _process_name():
-        _freeze_objects(type(oracle))
-    if marker:
-        os.remove(marker)
-    return _Result(rows, seconds, structures, [(str(w.message), w.category) for w in caught], error)
-
-
-def _as_picklable(error: Exception, oracle: Oracle) -> Exception:
-    """Return the error, or a PluginError with its message if the calling process could not load the error."""
-    import cloudpickle
-
-    try:
-        pickle.loads(cloudpickle.dumps(error))
-    except Exception:
-        return PluginError(f"{oracle.label()} failed in another process: {type(error).__name__}: {error}")
-    return error
 
 
 # ----------------------------------------------------------------------------- joblib

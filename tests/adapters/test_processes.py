@@ -24,7 +24,7 @@ from structinf import (
     UnsupportedError,
     WorkerError,
 )
-from structinf.adapters import processes
+from structinf.adapters import chunk_worker
 from structinf.adapters.processes import _Costs
 from structinf.errors import warn_user
 from structinf.testing import check_oracle
@@ -138,8 +138,8 @@ class UnpicklableError(Exception):
 
 
 def test_warnings_and_errors_of_another_process_come_back(monkeypatch):
-    monkeypatch.setattr(processes, "_prepare_process", lambda _: None)
-    monkeypatch.setattr(processes, "_freeze_objects", lambda _: None)
+    monkeypatch.setattr(chunk_worker, "_prepare_process", lambda _: None)
+    monkeypatch.setattr(chunk_worker, "_freeze_objects", lambda _: None)
 
     class Oracle(si.Oracle):
         event_ndim = 1
@@ -151,7 +151,7 @@ def test_warnings_and_errors_of_another_process_come_back(monkeypatch):
             return si.relax(theta, "categorical", "map")
 
     def solve(theta):
-        return processes._solve_chunk([4, 5], Oracle(), {}, [theta.numpy()], False, "", ("elsewhere:1", False))
+        return chunk_worker.solve_chunk([4, 5], Oracle(), {}, [theta.numpy()], False, "", ("elsewhere:1", False))
 
     result = solve(scores(2))
     assert result.warnings == [("stopped early at batch index 1", ConvergenceWarning)]
