@@ -1,8 +1,9 @@
 """Oracles made from other oracles, and pools of structures."""
 
-from .affine import Affine, Generalized
+from .affine import Affine
 from .cvxpy_model import from_cvxpy
 from .function_oracle import FunctionOracle, oracle_from_function
+from .generalized import Generalized
 from .gurobi_model import from_gurobi
 from .math_opt_model import from_math_opt
 from .model_oracle import ModelOracle

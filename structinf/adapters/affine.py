@@ -1,83 +1,27 @@
-"""Objectives ⟨θ, g(y)⟩ + h(y) over the structures y of another oracle, or of a function of the user."""
+"""Objectives ⟨θ, g(y)⟩ + h(y) over the structures y of another oracle, with affine g and h."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError, PluginError, UnsupportedError
+from ..errors import InvalidInputError, UnsupportedError
 from ..kernels.arrays import as_tensor
 from ..oracle import Oracle
 from ..parts import AnyParts, Parts, as_tuple, batch_size, list_to_tuple, map_parts, pack
 from ..registry import ORACLES
-from ..validation import check_feasible, check_natural
+from .constant_term import WithConstantTerm, as_ndims
 
-__all__ = ["Affine", "Generalized"]
-
-
-class _WithConstantTerm(Oracle):
-    """An oracle whose last tensor of scores is the weight w of a constant term, if ``has_term``.
-
-    A structure is (g(y), h(y)), so that ⟨(θ, w), (g(y), h(y))⟩ = ⟨θ, g(y)⟩ + w h(y).
-    """
-
-    has_term: bool
-    _ndims: int | tuple[int, ...]
-
-    def resolve_event_ndim(self, theta: AnyParts) -> tuple[int, ...]:
-        if self.has_term and len(as_tuple(theta)) == len(_ndims(self._ndims)) - 1:
-            raise InvalidInputError(
-                f"theta: {self.label()} with h needs the weight of h besides the scores; pass oracle.scores(theta)"
-            )
-        return super().resolve_event_ndim(theta)
-
-    @property
-    def event_ndim(self) -> int | tuple[int, ...]:  # type: ignore[override]
-        return self._ndims
-
-    def scores(self, theta: Parts) -> Parts:
-        """Return the scores ``theta`` (..., *event) together with the weight 1 of h, if the oracle has h.
-
-        Parameters
-        ----------
-        theta : (..., *event) Tensor, or tuple of Tensors
-            The scores of g(y).
-
-        Returns
-        -------
-        (..., *event) Tensor, or tuple of Tensors
-            ``theta`` itself without h, else a tuple with a weight (1,) for the whole batch.
-        """
-        theta = list_to_tuple(theta)
-        return (*as_tuple(theta), as_tuple(theta)[0].new_ones(1)) if self.has_term else theta
-
-    def perturbed_parts(self, theta: AnyParts) -> Parts | None:
-        if not self.has_term:
-            return None
-        masks = [torch.ones_like(t[:1], dtype=torch.bool) for t in theta]
-        return (*masks[:-1], torch.zeros_like(masks[-1]))
-
-    def hamming_cost(self, y: AnyParts) -> Parts:
-        raise UnsupportedError(
-            f"{self.label()} has no Hamming cost, since g(y) may hold any numbers; pass a tensor with the cost of each "
-            "part"
-        )
-
-    @property
-    def has_readout(self) -> bool:
-        return self.has_term
-
-    def readout(self, y: AnyParts) -> Parts:
-        return y if not self.has_term else y[0] if len(y) == 2 else y[:-1]
+__all__ = ["Affine"]
 
 
-class Affine(_WithConstantTerm):
+class Affine(WithConstantTerm):
     """The objective ⟨θ, g(y)⟩ + h(y) over the structures y of ``oracle``, for linear maps g and h.
 
     The structures of this oracle are z = g(y). The argmax calls the argmax of ``oracle`` for the scores gᵀθ + h. Every
@@ -267,7 +211,7 @@ class Affine(_WithConstantTerm):
             raise TypeError(
                 f"event_shape: give the shape of a structure of {self.oracle.label()}, for example event_shape=(4, 4)"
             )
-        ndims = _ndims(form)
+        ndims = as_ndims(form)
         if tuple(map(len, shapes)) != ndims:
             raise InvalidInputError(
                 f"the structures of {self.oracle.label()} have tensors of {list(ndims)} dimensions, got the shapes "
@@ -332,11 +276,6 @@ class Affine(_WithConstantTerm):
         return (forbidden.double() @ (rows != 0).double()) > 0
 
 
-def _ndims(form: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``event_ndim`` of an oracle as a tuple."""
-    return form if isinstance(form, tuple) else (form,)
-
-
 def _matrix(name: str, t: Any) -> Tensor:
     """Return ``t`` in float64 on the CPU, sparse as COO; raise InvalidInputError unless it is real and finite."""
     try:
@@ -365,105 +304,3 @@ def _from_scipy(matrix: Any) -> Tensor:
     return torch.sparse_coo_tensor(
         places, torch.as_tensor(coo.data, device="cpu"), coo.shape, device="cpu", check_invariants=True
     )
-
-
-class Generalized(_WithConstantTerm):
-    """The objective ⟨θ, g(y)⟩ + h(y) over objects y that a function of the user maximises.
-
-    The structures of this oracle are z = g(y), so that y may be any Python object: a schedule, a set of routes. Every
-    relaxation that needs only the argmax works.
-
-    - Scores θ: without ``h``, one tensor (..., *event). With ``h``, a tuple: these scores, and the weight w > 0 of h,
-      (..., 1), or (1,) for the whole batch. :meth:`scores` adds the weight 1.
-    - Structure z, in the form of θ: g(y), and with ``h`` also h(y), (..., 1).
-
-    Noise of relaxations leaves the weight w unchanged. ``sparsemap`` penalises g(y) only.
-
-    Parameters
-    ----------
-    maximiser : callable
-        Maps scores (B, *event), with one batch dimension, to y = argmax ⟨θ, g(y)⟩ + h(y) of each instance, as one
-        object for the batch. It gets θ / w.
-    g : callable
-        Maps the result of ``maximiser`` to g(y), (B, *event).
-    h : callable, optional
-        Maps the result of ``maximiser`` to h(y), (B,).
-    event_ndim : int
-        The number of dimensions of g(y).
-
-    Raises
-    ------
-    PluginError
-        In a call, if a function returns a wrong shape or NaN.
-    InvalidInputError
-        In a call, if a weight is not above 0.
-
-    References
-    ----------
-    Dalle, Baty, Bouvier & Parmentier 2022, Learning with Combinatorial Optimization Layers: a Probabilistic Approach,
-    Section 2.1.
-
-    Examples
-    --------
-    A number y of 0, 1, 2 or 3 machines, with g(y) = y and the cost h(y) = −y²:
-
-    >>> import structinf as si
-    >>> machines = torch.arange(4.0)
-    >>> def maximiser(theta):
-    ...     return machines[(theta * machines - machines**2).argmax(1)]
-    >>> oracle = Generalized(
-    ...     maximiser, g=lambda y: y[:, None], h=lambda y: -(y**2)
-    ... )
-    >>> theta = torch.tensor([[0.5], [3.5]])
-    >>> si.relax(oracle.scores(theta), oracle, "map")
-    (tensor([[0.],
-            [2.]]), tensor([[-0.],
-            [-4.]]))
-    """
-
-    name: ClassVar[str] = "generalized"
-
-    def __init__(
-        self,
-        maximiser: Callable[[Tensor], Any],
-        g: Callable[[Any], Tensor],
-        h: Callable[[Any], Tensor] | None = None,
-        *,
-        event_ndim: int = 1,
-    ) -> None:
-        for name, function in (("maximiser", maximiser), ("g", g), ("h", h)):
-            if not (callable(function) or (name == "h" and function is None)):
-                raise TypeError(f"{name} must be a function, got {type(function).__name__}")
-        check_natural("event_ndim", event_ndim, 0)
-        self.maximiser, self.g, self.h = maximiser, g, h
-        self.has_term = h is not None
-        self._ndims = (event_ndim, 1) if self.has_term else event_ndim
-
-    def argmax(self, theta: AnyParts) -> Parts:
-        if self.h is None:
-            return self._checked("g", self.g(self.maximiser(theta.clone())), theta)
-        scores, weight = theta
-        if bool((weight <= 0).any()):
-            raise InvalidInputError(
-                f"theta: the weight of h must be above 0, got {weight.min().item()}; add the weight 1 by oracle.scores"
-            )
-        size = batch_size(theta)
-        scores = scores.expand(size, *scores.shape[1:])
-        weight = weight[:, 0].expand(size)
-        found = self.maximiser(scores / weight.view(-1, *[1] * (scores.ndim - 1)))
-        return self._checked("g", self.g(found), scores), self._checked("h", self.h(found), weight)[:, None]
-
-    def __repr__(self) -> str:
-        return f"Generalized(maximiser=..., g=...{', h=...' if self.has_term else ''}, event_ndim={self._ndims})"
-
-    @staticmethod
-    def _checked(name: str, value: Any, like: Tensor) -> Tensor:
-        if not isinstance(value, Tensor) or value.shape != like.shape or not bool(value.isfinite().all()):
-            received = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise PluginError(
-                f"{name}(y) must return a finite tensor of shape {tuple(like.shape)} for this batch, got {received}"
-                + (" with NaN or infinity" if isinstance(value, Tensor) and value.shape == like.shape else "")
-            )
-        used = (like.isneginf() & (value != 0)).unsqueeze(-1).flatten(1).any(1)
-        check_feasible(~used, "structure of maximiser")
-        return value.detach().to(like).clone()
