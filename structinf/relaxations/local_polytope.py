@@ -11,7 +11,8 @@ from ..oracle import Oracle
 from ..parts import Parts, map_parts
 from ..relaxation import RegularizedRelaxation
 from ..solvers.convergence import OnFailure, report_unconverged
-from ..solvers.local_polytope import LocalPolytopeResult, solve_local_polytope
+from ..solvers.local_polytope import solve_local_polytope
+from ..solvers.local_polytope_result import LocalPolytopeResult
 from ..solvers.local_polytope_scores import LocalPolytope
 
 __all__ = ["LocalPolytopeRelaxation"]

@@ -18,7 +18,7 @@ from ..shapes import Float
 from ..solution import Solution
 from ..solvers.branch_and_bound import branch_and_bound, check_structures
 from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergence
-from ..solvers.local_polytope import LocalPolytopeResult
+from ..solvers.local_polytope_result import LocalPolytopeResult
 from ..solvers.local_polytope_scores import LocalPolytope
 from ..validation import check_natural
 from .local_polytope import LocalPolytopeRelaxation

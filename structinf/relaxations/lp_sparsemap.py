@@ -18,7 +18,7 @@ from ..shapes import Float
 from ..solution import Solution
 from ..solvers.convergence import OnFailure, check_stopping
 from ..solvers.direct_mean import DirectMean
-from ..solvers.local_polytope import LocalPolytopeResult, jacobian_product
+from ..solvers.local_polytope_result import LocalPolytopeResult, jacobian_product
 from ..solvers.local_polytope_scores import LocalPolytope
 from ..validation import check_choice
 from .local_polytope import LocalPolytopeRelaxation

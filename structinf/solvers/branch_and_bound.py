@@ -22,7 +22,8 @@ from torch import Tensor
 from ..errors import ConvergenceWarning, InfeasibleError, SolverLimitError, warn_user
 from ..parts import Parts, as_tuple, map_parts
 from .graph_factors import GraphFactors
-from .local_polytope import LocalPolytopeResult, solve_local_polytope
+from .local_polytope import solve_local_polytope
+from .local_polytope_result import LocalPolytopeResult
 from .local_polytope_scores import LocalPolytope
 
 __all__ = ["OnLimit", "best_joint_structure", "branch_and_bound", "check_structures"]
