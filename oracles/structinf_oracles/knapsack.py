@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, NoReturn, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 import torch
@@ -23,17 +21,16 @@ from structinf.parts import Parts, as_tuple
 from structinf.shapes import Bool
 from structinf.validation import check_instances, check_natural, list_instances, skips_checks
 
-from .common.distinct_rows import check_integer_amounts, distinct_rows, number_of_dimensions
+from .common.distinct_rows import check_integer_amounts, number_of_dimensions
+from .common.knapsack_problems import KnapsackProblems, find_problems
 from .common.knapsack_search import best_subsets
 from .common.knapsack_states import MOST_STATES, add_items, exceeds_states
+from .common.knapsack_weights import LARGEST_SUM, check_weights
 from .common.labels import reject_labels
 from .common.subsets import cost_of_wrong_elements, taken_elements
 from .milp import MILP
 
 __all__ = ["Knapsack"]
-
-_LARGEST = 2**53
-"""The largest sum of weights. Sums of indices and weights stay within 64 bits."""
 
 _BEYOND = f"weights and capacities have more than {MOST_STATES:,} states, the limit of the dynamic program"
 _REMEDY = (
@@ -104,7 +101,7 @@ class Knapsack(HypergraphProgram):
 
     def __post_init__(self) -> None:
         if self.weights is not None:
-            object.__setattr__(self, "weights", _checked(self.weights))
+            object.__setattr__(self, "weights", check_weights(self.weights))
         several = self.weights is not None and self._is_matrix
         if isinstance(self.capacity, list | tuple | np.ndarray | Tensor) and number_of_dimensions(self.capacity) == 1:
             if not several and not (self.weights is None and isinstance(self.capacity, tuple)):
@@ -179,7 +176,7 @@ class Knapsack(HypergraphProgram):
                 _raise_missing(name)
         capacities = self.capacity if isinstance(self.capacity, tuple) else (self.capacity,)
         weights = np.array(self.weights, np.int64).reshape(len(capacities), -1)
-        return weights, np.array([min(int(cast(int, c)), _LARGEST) for c in capacities], np.int64)
+        return weights, np.array([min(int(cast(int, c)), LARGEST_SUM) for c in capacities], np.int64)
 
     # -- weights and capacities of instances ----------------------------------------------------
 
@@ -201,21 +198,21 @@ class Knapsack(HypergraphProgram):
             rows, limits = rows[:, None], limits[:, None]
         elif not rows.shape[1]:
             raise InvalidInputError("weights must have at least one row for each instance, got shape (..., 0, d)")
-        limits = np.minimum(limits, _LARGEST).astype(np.int64)
+        limits = np.minimum(limits, LARGEST_SUM).astype(np.int64)
         return np.broadcast_to(rows, (batch, *rows.shape[1:])), np.broadcast_to(limits, (batch, limits.shape[1]))
 
-    def _problems(self) -> _Problems:
+    def _problems(self) -> KnapsackProblems:
         """Return the hypergraph of all problems of the batch, or of a batch that this batch is a part of."""
-        known: tuple[Any, _Problems] | None = vars(self).get("_of_batch")
+        known: tuple[Any, KnapsackProblems] | None = vars(self).get("_of_batch")
         if known is not None and known[0] is self.bound:
             return known[1]
         table, keys = self._keyed_table()
         shape = self._tables()[0].shape[1:]
-        found = _find_problems(shape, keys)
+        found = find_problems(shape, keys)
         if found is None:
             if reason := self._beyond_states():
                 raise UnsupportedError(f"knapsack: {reason}")
-            found = _Problems.of(table, keys, shape)
+            found = KnapsackProblems.of(table, keys, shape)
         object.__setattr__(self, "_of_batch", (self.bound, found))
         return found
 
@@ -382,93 +379,6 @@ def _raise_missing(name: str) -> NoReturn:
     raise InvalidInputError(f"knapsack needs {name}, as an option or with the scores as instance data")
 
 
-class _Problems(NamedTuple):
-    """The hypergraph of several knapsacks, and the position in its goals of each by the bytes of its numbers."""
-
-    shape: tuple[int, ...]
-    """(m, d)."""
-    index: dict[bytes, int]
-    graph: Hypergraph
-
-    @classmethod
-    def of(cls, table: np.ndarray, keys: Sequence[bytes], shape: tuple[int, ...]) -> _Problems:
-        """Build the hypergraph for the rows of ``table``, (B, m d + m) with the capacities last, and remember it."""
-        m, items = shape
-        builder, goals, index = HypergraphBuilder((items,)), [], {}
-        for rows, (row,) in distinct_rows(torch.from_numpy(table[:, : m * items].copy())):
-            members = rows.numpy()
-            nodes = add_items(builder, row.numpy().reshape(shape), table[members, m * items :])
-            for member, node in zip(members.tolist(), nodes.tolist(), strict=True):
-                if keys[member] not in index:
-                    index[keys[member]] = len(goals)
-                    goals.append(node)
-        several = len(np.unique(table[:, : m * items], axis=0)) > 1
-        if not goals:
-            goals = add_items(builder, np.zeros(shape, np.int64), np.zeros((1, m), np.int64)).tolist()
-        found = cls(shape, index, builder.build(np.array(goals), components=several))
-        _remember(found)
-        return found
-
-
-_RECENT: deque[_Problems] = deque(maxlen=16)
-
-_MOST_REMEMBERED = 4_000_000
-"""The largest number of nodes of all remembered hypergraphs, about 250 MB. The newest hypergraph may have more."""
-
-
-def _remember(problems: _Problems) -> None:
-    """Remember a hypergraph, and forget the oldest hypergraphs beyond the limits."""
-    _RECENT.appendleft(problems)
-    with contextlib.suppress(IndexError):  # another thread forgets them too
-        while len(_RECENT) > 1 and sum(known.graph.nodes for known in tuple(_RECENT)) > _MOST_REMEMBERED:
-            _RECENT.pop()
-
-
-def _find_problems(shape: tuple[int, ...], keys: Sequence[bytes]) -> _Problems | None:
-    """Return a remembered hypergraph with all problems ``keys``."""
-    for problems in tuple(_RECENT):
-        if problems.shape == shape and all(key in problems.index for key in keys):
-            return problems
-    return None
-
-
 def _without_cache(oracle: Knapsack) -> Knapsack:
     """Return the oracle without the hypergraph of an earlier batch, which is no option."""
     return Knapsack(oracle.weights, oracle.capacity) if "_of_batch" in vars(oracle) else oracle
-
-
-def _checked(weights: Any) -> tuple[Any, ...]:
-    """Return weights as a tuple of integers, or as a tuple of such tuples."""
-    if number_of_dimensions(weights) == 2:
-        matrix = tuple(_checked_row(row) for row in weights)
-        if len({len(row) for row in matrix}) > 1:
-            raise InvalidInputError(f"weights must have the same number of items in each row, got {weights!r}")
-        return matrix
-    return _checked_row(weights)
-
-
-def _checked_row(weights: Any) -> tuple[int, ...]:
-    shape = getattr(weights, "shape", None)
-    numbers: Any = weights.tolist() if hasattr(weights, "tolist") else weights
-    is_sequence = isinstance(numbers, Sequence) and not isinstance(numbers, str | bytes)
-    if not is_sequence or (shape is not None and len(shape) != 1):
-        received = repr(weights) if shape is None else f"shape {tuple(shape)}"
-        raise InvalidInputError(
-            f"weights must be a sequence of one integer for each item, got {received}; for several capacities, pass a "
-            "matrix with a row for each"
-        )
-    for i, weight in enumerate(numbers):
-        if isinstance(weight, bool) or not isinstance(weight, Integral) or int(weight) < 0:
-            remedy = ""
-            if isinstance(weight, float) and weight.is_integer():
-                remedy = "; pass numbers of an integer type"
-            elif isinstance(weight, float):
-                remedy = "; scale and round fractional weights, and scale the capacity alike"
-            raise InvalidInputError(f"weights must be integers of at least 0, got {weight!r} for item {i}{remedy}")
-    total = sum(map(int, numbers))
-    if total > _LARGEST:
-        raise InvalidInputError(
-            f"weights must have a sum of at most 2^53, got {total}; divide all weights and the capacity by a common "
-            "number and round"
-        )
-    return tuple(int(weight) for weight in numbers)

@@ -16,7 +16,7 @@ import structinf as si
 import structinf_oracles.knapsack
 from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.testing import check_oracle
-from structinf_oracles.common import knapsack_search, knapsack_states
+from structinf_oracles.common import knapsack_problems, knapsack_search, knapsack_states
 
 WEIGHTS = torch.tensor([[1, 2, 3, 1], [2, 2, 2, 2], [1, 2, 3, 1], [0, 5, 1, 4], [1, 2, 3, 1]])
 CAPACITY = torch.tensor([3, 4, 5, 0, 3])
@@ -157,7 +157,7 @@ def test_several_capacities_of_instances() -> None:
 @pytest.fixture
 def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structinf_oracles.knapsack, "MOST_STATES", 9)
-    structinf_oracles.knapsack._RECENT.clear()
+    knapsack_problems._RECENT.clear()
 
 
 @pytest.mark.usefixtures("few_states")
@@ -275,11 +275,11 @@ def test_rows_of_large_numbers_have_distinct_states() -> None:
 
 
 def test_large_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(structinf_oracles.knapsack, "_MOST_REMEMBERED", 50)
+    monkeypatch.setattr(knapsack_problems, "_MOST_REMEMBERED", 50)
     for shift in range(3):
         mean = si.relax(scores(), "knapsack", "map", weights=WEIGHTS + shift, capacity=CAPACITY)
         assert (mean * (WEIGHTS + shift)).sum(1).le(CAPACITY).all()
-    assert len(structinf_oracles.knapsack._RECENT) == 1
+    assert len(knapsack_problems._RECENT) == 1
 
 
 @pytest.mark.parametrize(
