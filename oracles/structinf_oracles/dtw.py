@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from numbers import Integral
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, cast
@@ -15,34 +14,27 @@ import torch
 from torch import Tensor
 
 from structinf.deferred_checks import check_data_later, skips_checks
-from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram, dispatch
+from structinf.dp import Hypergraph, HypergraphBuilder, dispatch
 from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
-from structinf.kernels.gpu import uses_triton
-from structinf.parts import Parts, divide_by_temperature, hessian_product_by_autograd
-from structinf.regularizers import UNREGULARIZED, Regularizer, smooth_max_gradient, smooth_max_value
-from structinf.shapes import Float
-from structinf.smoothing import kernel_alpha, smooth_max, triton_alpha
+from structinf.parts import Parts
+from structinf.regularizers import UNREGULARIZED
 from structinf.validation import (
     check_choice,
-    check_count,
-    check_feasible,
     check_flag,
     check_instances,
-    check_k,
     check_lengths_later,
     list_instances,
 )
 
+from .common.alignment_loops import AlignmentLoops
 from .common.grids import (
     cell_indicators,
-    cells_in_use,
     check_cells,
     check_grid,
     check_grid_shape,
     check_sizes,
     nonzero_cells,
     outside,
-    sizes_in_use,
 )
 from .common.labels import reject_labels
 from .common.step_patterns import PATTERNS, Pattern, add_steps, check_bounds, check_pattern, weights_of
@@ -53,7 +45,7 @@ _WINDOWS = ("sakoe_chiba", "itakura", "slanted_band")
 
 
 @dataclass(frozen=True)
-class DTW(HypergraphProgram):
+class DTW(AlignmentLoops):
     """Paths from cell (0, 0) to cell (n − 1, m − 1) of a grid, by moves right, down or diagonally down right.
 
     Dynamic time warping minimises a sum of costs. So θ[i, j] is minus the cost of matching item i of one series with
@@ -190,7 +182,6 @@ class DTW(HypergraphProgram):
 
     @property
     def _has_compiled_loop(self) -> bool:
-        """Whether the loops for grids enumerate these paths; the hypergraph does for all other options."""
         is_open = self.open_begin or self.open_end
         return self.step_pattern == "symmetric1" and not is_open and self.length_bounds is None
 
@@ -288,15 +279,6 @@ class DTW(HypergraphProgram):
         """Return the cells inside the band of the option ``band``, (n, m)."""
         return np.abs(np.arange(n)[:, None] - np.arange(m)) <= self._option_band(n, m)
 
-    @property
-    def _has_bands(self) -> bool:
-        """Whether an option or instance data bound |i − j|."""
-        return self.window != "slanted_band" and (self.band is not None or "band" in self.bound)
-
-    def _option_band(self, n: int, m: int) -> int:
-        """Return the largest |i − j| of the options."""
-        return max(n, m) if self.band is None or self.window == "slanted_band" else int(self.band)
-
     def _graph_parts_goals(self, theta: Tensor) -> tuple[Hypergraph, Tensor, Tensor]:
         return super()._graph_parts_goals(self._without_cells_outside(theta))
 
@@ -306,12 +288,6 @@ class DTW(HypergraphProgram):
     def _without_cells_outside(self, theta: Tensor) -> Tensor:
         """Return θ with −inf outside the bands and windows of instances, which the hypergraph does not know."""
         return self._without_cells_outside_windows(theta, or_bands="band" in self.bound)
-
-    def _without_cells_outside_windows(self, theta: Tensor, *, or_bands: bool = False) -> Tensor:
-        """Return θ with −inf outside windows that are no bands around |i − j| = 0, or also outside these bands."""
-        if or_bands or self.window in ("itakura", "slanted_band") or "window" in self.bound:
-            return theta.masked_fill(~self._inside(theta), -torch.inf)
-        return theta
 
     # -- shapes and labels -----------------------------------------------------------------
 
@@ -357,46 +333,6 @@ class DTW(HypergraphProgram):
             rows, columns = sizes[index].tolist()
             _raise_narrow_band(rows, columns, int(bands[index]), index)
 
-    def valid_parts(self, theta: Tensor) -> Tensor | None:
-        _, n, m = theta.shape
-        most = max(n, m) - 1
-        if self.window in ("itakura", "slanted_band") or "window" in self.bound:
-            return self._inside(theta)
-        if not self.bound:
-            return None if self.band is None or self.band >= most else self._inside(theta)
-        if theta.device.type == "cpu":  # on a GPU, a mask costs less than to wait for the answer
-            sizes, bands = self._sizes_and_bands(theta)
-            if bool((sizes == sizes.new_tensor([n, m])).all() and (bands >= most).all()):
-                return None
-        return self._inside(theta)
-
-    def _inside(self, theta: Tensor) -> Tensor:
-        """Return the cells in use and inside the bands and windows, (B, n, m)."""
-        if self.window not in ("itakura", "slanted_band") and not self._has_bands:
-            inside = cells_in_use(sizes_in_use(self.bound, theta.shape[1:], theta), theta.shape[1:])
-            return self._inside_windows(inside)
-        sizes, bands = self._sizes_and_bands(theta)
-        inside = cells_in_use(sizes, theta.shape[1:])
-        i, j = (torch.arange(size, device=theta.device) for size in theta.shape[1:])
-        i = i.unsqueeze(1)
-        n, m = sizes.view(-1, 2, 1, 1).unbind(1)
-        if self.window == "slanted_band":
-            widths = self.bound["band"] if "band" in self.bound else torch.full_like(bands, cast(int, self.band))
-            # |j − i (m − 1) / (n − 1)| ≤ band, in integers; with n = 1, i is 0.
-            inside &= (j * (n - 1).clamp(min=1) - i * (m - 1)).abs() <= widths.view(-1, 1, 1) * (n - 1).clamp(min=1)
-        else:
-            inside &= (i - j).abs() <= bands.view(-1, 1, 1)
-        if self.window == "itakura":
-            inside &= (j <= 2 * i) & (i <= 2 * j + 1) & (n - i <= 2 * (m - j)) & (m - j < 2 * (n - i))
-        return self._inside_windows(inside)
-
-    def _inside_windows(self, inside: Tensor) -> Tensor:
-        """Return the cells ``inside`` (B, n, m), overwritten, that the windows of instances allow."""
-        if "window" in self.bound and len(inside):
-            check_instances("window", self.bound["window"], len(inside))
-            inside &= self.bound["window"]
-        return inside
-
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         sizes, _ = self._sizes_and_bands(like)
         used = check_cells(labels, sizes, sum(like.shape[1:]) - 1)
@@ -439,43 +375,6 @@ class DTW(HypergraphProgram):
         # The path visits its cells in the order of rows and columns.
         return nonzero_cells(y, sum(y.shape[1:]) - 1)
 
-    # -- single paths ----------------------------------------------------------------------
-
-    def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
-        if not self._has_compiled_loop:
-            return cast(Tensor, super().argmax(theta))
-        theta = self._without_cells_outside_windows(theta)
-        kernels, extent = self._kernels(theta, uses_triton(theta))
-        return _check_and_move(kernels.argmax(theta, *extent), theta)
-
-    def smoothed_sample(
-        self, theta: Tensor, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
-    ) -> Tensor:
-        check_count(n)
-        if regularizer.alpha is None or not self._has_compiled_loop:
-            return cast(Tensor, super().smoothed_sample(theta, n, regularizer, generator))
-        theta = self._without_cells_outside_windows(theta)
-        is_on_device = triton_alpha(theta, regularizer) is not None
-        kernels, extent = self._kernels(theta, is_on_device)
-        theta = cast(Tensor, divide_by_temperature(theta, regularizer.temperature))
-        batch, rows, columns = theta.shape
-        device = (theta.device if is_on_device else "cpu") if generator is None else generator.device
-        shape = n, batch, rows + columns - 1
-        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
-        if is_on_device:
-            uniforms = uniforms.to(theta.device)
-        return _check_and_move(kernels.sample(theta, *extent, float(regularizer.alpha), uniforms), theta)
-
-    def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        check_k(k)
-        if not self._has_compiled_loop:
-            return cast(Any, super().topk(theta, k))
-        theta = self._without_cells_outside_windows(theta)
-        kernels, extent = self._kernels(theta, uses_triton(theta))
-        scores, y = kernels.topk(theta, *extent, k)
-        scores = scores.to(theta)
-        return _check_and_move((scores[0], y), theta), scores, ~torch.isneginf(scores)
-
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all paths, at most a million."""
         self.validate(torch.zeros(1, *event_shape, device="cpu"))
@@ -486,110 +385,9 @@ class DTW(HypergraphProgram):
         allowed = self.valid_parts(torch.zeros(1, *event_shape, device="cpu"))
         return structures if allowed is None else structures[~structures.masked_fill(allowed, 0).flatten(1).any(1)]
 
-    # -- sums over paths, and smoothed maxima --------------------------------------------------
-
-    def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, " batch"]:
-        if not self._has_compiled_loop:
-            return super().smoothed_value(theta, regularizer)
-        theta = self._without_cells_outside_windows(theta)
-        found = self._smoothed_kernels(theta, regularizer)
-        is_recorded = torch.is_grad_enabled() and theta.requires_grad
-        if is_recorded or found is None:
-            from .kernels.alignment import torch_backend
-
-            smax = partial(smooth_max if is_recorded else smooth_max_value, regularizer)
-            value = torch_backend.value(theta, *self._sizes_and_bands(theta), smax)
-        else:
-            kernels, extent, alpha = found
-            value = kernels.value(theta, *extent, alpha)
-        return _check_and_move((value, value), theta).to(theta.dtype)
-
-    def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:
-        if not self._has_compiled_loop:
-            return cast(Tensor, super().smoothed_vjp(theta, weight, regularizer))
-        return self._value_and_weighted_mean(theta, regularizer, weight)[1]
-
-    def smoothed_value_and_mean(self, theta: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
-        if not self._has_compiled_loop:
-            return cast(Any, super().smoothed_value_and_mean(theta, regularizer))
-        return self._value_and_weighted_mean(theta, regularizer, None)
-
-    def _value_and_weighted_mean(
-        self, theta: Tensor, regularizer: Regularizer, weight: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return DP_Ω(θ), (B,), and ∇DP_Ω(θ), (B, n, m), times the ``weight`` (B,) of each instance, 1 by default."""
-        theta = self._without_cells_outside_windows(theta)
-        found = self._smoothed_kernels(theta, regularizer)
-        if found is None:
-            from .kernels.alignment import torch_backend
-
-            smax, choices = partial(smooth_max_value, regularizer), partial(smooth_max_gradient, regularizer)
-            value, mean = torch_backend.value_and_mean(theta, *self._sizes_and_bands(theta), smax, choices)
-            if weight is not None:
-                mean *= weight.view(-1, 1, 1)
-        else:
-            kernels, extent, alpha = found
-            value, mean = kernels.value_and_mean(theta, *extent, alpha, weight)
-        return value.to(theta.dtype), _check_and_move((value, mean), theta)
-
-    def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Parts:
-        if not self._has_compiled_loop:
-            return super().smoothed_hessian_product(theta, v, regularizer)
-        theta = self._without_cells_outside_windows(theta)
-        found = self._smoothed_kernels(theta, regularizer)
-        if found is None:
-            return hessian_product_by_autograd(lambda t: self.smoothed_value(cast(Tensor, t), regularizer), theta, v)
-        kernels, extent, alpha = found
-        return _check_and_move(kernels.hessian_product(theta, v.expand(theta.shape), *extent, alpha), theta)
-
-    # -- kernels ---------------------------------------------------------------------------
-
-    def _smoothed_kernels(self, theta: Tensor, regularizer: Regularizer) -> tuple[Any, tuple[Any, Any], float] | None:
-        """Return the result of :meth:`_kernels`, and α; None if only torch computes this maximum on this device."""
-        alpha = triton_alpha(theta, regularizer)
-        if alpha is not None:
-            return *self._kernels(theta, True), alpha
-        alpha = kernel_alpha(theta, regularizer)
-        return None if alpha is None else (*self._kernels(theta, False), alpha)
-
-    def _kernels(self, theta: Tensor, is_on_device: bool) -> tuple[Any, tuple[Any, Any]]:
-        """Return the kernels for the device of θ or for the CPU, with their arguments for lengths and bands."""
-        if not is_on_device:
-            from .kernels.alignment import dispatch
-
-            return dispatch, self._sizes_and_bands(theta)
-        from .kernels.alignment import triton_dispatch
-
-        _, n, m = theta.shape
-        for name, data in self.bound.items():
-            check_instances(name, data, len(theta))
-        return triton_dispatch, (
-            self.bound.get("lengths"),
-            self._option_band(n, m)
-            if self.window == "slanted_band"
-            else self.bound.get("band", self._option_band(n, m)),
-        )
-
-    def _sizes_and_bands(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows and columns in use (B, 2), and the bands (B,), in int64 on the device of θ."""
-        batch, n, m = theta.shape
-        lengths = sizes_in_use(self.bound, (n, m), theta)
-        bands = None if self.window == "slanted_band" else self.bound.get("band")
-        if bands is None:
-            bands = torch.full((batch,), self._option_band(n, m), device=theta.device)
-        check_instances("band", bands, batch)
-        return lengths, bands
-
 
 def _raise_narrow_band(rows: int, columns: int, band: int, index: int) -> NoReturn:
     raise InvalidInputError(
         f"band: no path through {rows} rows and {columns} columns stays within {band} cells of the diagonal, "
         f"at batch index {index}; pass a band of at least {abs(rows - columns)}"
     )
-
-
-def _check_and_move(result: tuple[Tensor, Tensor], theta: Tensor) -> Tensor:
-    """Return the parts of ``result`` on the device of θ; InfeasibleError if the value of an instance is −inf."""
-    value, parts = result
-    check_feasible(value, "alignment")
-    return parts.to(theta.device)
