@@ -272,7 +272,8 @@ def results_of(form: str) -> list[Tensor]:
 def test_public_calls(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     results = results_of(form)
     monkeypatch.setattr("structinf.smoothing.interprets_kernels", lambda: False)
-    monkeypatch.setattr("structinf_oracles.chain.uses_triton", lambda _: False)
+    for module in ("chain", "common.chain_loops"):
+        monkeypatch.setattr(f"structinf_oracles.{module}.uses_triton", lambda _: False)
     assert_same([t.detach() for t in results], [t.detach() for t in results_of(form)], atol=1e-11, rtol=1e-11)
 
 
