@@ -16,11 +16,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ..compile.functorch import NO_FORWARD_MODE, check_not_captured
 from ..compile.torch_private import has_forward_derivative
-from ..deferred_checks import DeferredChecks, checks_for, data_checks_wait
+from ..deferred_checks import DeferredChecks, checks_for
 from ..errors import (
     InfeasibleError,
     InstanceError,
@@ -36,9 +35,10 @@ from ..solution import ZERO, Fill
 from ..solvers.argmax import best_structure
 from ..solvers.perturbation import repeat_instances
 from ..validation import check_real
-from ..validation.method_calls import accept_form, is_accepted, validate_form, validate_scores
+from ..validation.method_calls import is_accepted, validate_scores
 from ..validation.scores import check_score_tensors
 from ..validation.tensors import check_dense
+from .accepted_form import accepted_form, bind_on_device, form_on_cpu, validate_rest
 from .arguments import (
     OnInfeasible,
     batch_shape_of,
@@ -90,7 +90,7 @@ class Problem:
         On a GPU, the check of finite scores waits until :meth:`plain_modes` or :meth:`finish_checks` is called.
         """
         check_on_infeasible(on_infeasible)
-        if not (instance_data or oracle.bound) and (flat := _accepted_form(oracle, theta)) is not None:
+        if not (instance_data or oracle.bound) and (flat := accepted_form(oracle, theta)) is not None:
             batch = torch.Size((batch_size(flat),))
             form, is_finite = checked_without_padding(oracle, flat, batch, None)
             dtypes = tuple([t.dtype for t in as_tuple(flat)])
@@ -107,7 +107,7 @@ class Problem:
         for name, t in oracle.bound.items():
             check_not_captured(name, t)
         checks = checks_for(flat[0])
-        stand_in = form if checks is None else _on_cpu(form)
+        stand_in = form if checks is None else form_on_cpu(form)
         given = {name: value for name, value in instance_data.items() if value is not None}
         try:
             bound = {name: check_instance_data(name, value, oracle, batch_shape, form) for name, value in given.items()}
@@ -121,7 +121,7 @@ class Problem:
                 if whole.bound or not is_accepted(whole, form):
                     validate_scores(whole, form, size)
             else:
-                whole = _bind_on_device(oracle, bound, form, stand_in, size, checks)
+                whole = bind_on_device(oracle, bound, form, stand_in, size, checks)
             oracle = whole
         except InvalidInputError:
             # Oracles refuse a length of 0. The search for such lengths costs nothing if there are none.
@@ -131,7 +131,7 @@ class Problem:
         if solved is not None:
             oracle, form = solved.oracle[solved.index], solved.select_parts(form)
             with _numbering(solved):
-                solved, form = _validate_rest(solved, oracle, form)
+                solved, form = validate_rest(solved, oracle, form)
         rows = batch_shape if solved is None else solved.index.shape
         with _numbering(solved):
             form, is_finite = checked_without_padding(oracle, form, rows, checks)
@@ -416,52 +416,9 @@ class Problem:
             self.checks.finish()
 
 
-def _accepted_form(oracle: Oracle, theta: Any) -> Parts | None:
-    """Return θ if it is in the flat form on the CPU that the oracle has accepted in an earlier call, else None.
-
-    Tensors shared by the batch may lack the batch dimension.
-    """
-    form = theta
-    if not is_accepted(oracle, form):
-        if type(theta) is not tuple or not all(type(t) in (Tensor, Parameter) and t.is_cpu for t in theta):
-            return None
-        most = max([t.ndim for t in theta], default=0)
-        form = tuple([t.unsqueeze(0) if t.ndim < most else t for t in theta])
-        if not is_accepted(oracle, form):
-            return None
-    if torch.is_inference_mode_enabled():
-        return None
-    for t, flat, n in zip(as_tuple(theta), as_tuple(form), oracle.resolve_event_ndim(theta), strict=True):
-        if not t.is_cpu or flat.ndim != n + 1 or has_forward_derivative(t):
-            return None
-    return form
-
-
 def _is_result(t: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
     """Return whether ``t`` is a dense tensor of this dtype, and not the user's tensor ``like``."""
     return t is not like and t.dtype is dtype and t.layout is torch.strided
-
-
-def _validate_rest(solved: SolvedRows, oracle: Oracle, form: Parts) -> tuple[SolvedRows, Parts]:
-    """Validate the scores ``form`` (K, *event) beside empty instances.
-
-    If all instances are empty, the padded size may be 0 too, which oracles refuse. No instances of size 2 then take the
-    place of the scores, as a differentiable function of the scores.
-    """
-    try:
-        validate_scores(oracle, form, len(solved.index))
-    except InvalidInputError:
-        larger = map_parts(_with_size_2, form)
-        if len(solved.index) or all(t is s for t, s in zip(as_tuple(form), as_tuple(larger), strict=True)):
-            raise
-        validate_scores(oracle, larger, 0)
-        return dataclasses.replace(solved, event_shapes=tuple(t.shape[1:] for t in as_tuple(form))), larger
-    return solved, form
-
-
-def _with_size_2(t: Tensor) -> Tensor:
-    shape = [max(size, 2) for size in t.shape[1:]]
-    return t if shape == list(t.shape[1:]) else t.new_zeros(t.shape[0], *shape) + t[:0].sum()
 
 
 def _numbering(solved: SolvedRows | None) -> contextlib.AbstractContextManager[None]:
@@ -472,38 +429,3 @@ def _add_option(error: InfeasibleError) -> None:
     """Add to the message how calls leave out infeasible instances. Direct calls of oracles have no such option."""
     if "on_infeasible" not in error.args[0]:
         error.args = (f'{error.args[0]}; on_infeasible="zero" leaves out such instances',)
-
-
-def _on_cpu(form: Parts) -> Parts:
-    """Return zeros on the CPU of the shapes and dtypes of ``form``, which take no memory."""
-    return map_parts(lambda t: torch.zeros((), dtype=t.dtype, device="cpu").expand(t.shape), form)
-
-
-def _bind_on_device(
-    oracle: Oracle, bound: Mapping[str, Tensor], form: Parts, stand_in: Parts, batch: int, checks: DeferredChecks
-) -> Oracle:
-    """Return the validated oracle with the data ``bound``, copied to the device of ``form``.
-
-    Data given on the CPU are validated there, with ``stand_in`` in place of the scores: reading the device would wait.
-    Lengths on the device are validated by ``checks``, if the call can start again. Data of the oracle on the CPU, such
-    as the default numbers of graphs, are copied too.
-    """
-    own = {name: t for name, t in oracle.bound.items() if name not in bound}
-    bound = {**{name: t for name, t in own.items() if t.is_cpu}, **bound}
-    is_bound = any(not t.is_cpu for t in own.values())
-    # A check that waits changes the lengths, which must not be those of the user's own binding.
-    waits = contextlib.nullcontext() if is_bound else data_checks_wait(checks)
-    device = as_tuple(form)[0].device
-    is_on_cpu = not is_bound and all(t.is_cpu for t in bound.values())
-    on_cpu = oracle.bind(**bound) if bound and is_on_cpu else oracle
-    if is_on_cpu:
-        validate_form(on_cpu, stand_in, batch)
-    if bound:
-        oracle = oracle.bind(**{name: t.to(device, non_blocking=True) for name, t in bound.items()})
-    if bound and is_on_cpu:
-        oracle.store_data_on_cpu(on_cpu.bound)
-    if not is_on_cpu:
-        with waits:
-            validate_form(oracle, form, batch)
-    accept_form(oracle, form, batch)
-    return oracle
