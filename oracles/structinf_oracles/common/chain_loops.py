@@ -223,7 +223,7 @@ def _fits_triton(unary: Tensor) -> bool:
 
 
 def _torch_maximum(regularizer: Regularizer) -> dict[str, Any]:
-    """Return ``smax`` and ``choices`` for :mod:`..kernels.chain.torch_backend`; empty for α = 1, the default there."""
+    """Return ``smax`` and ``choices`` for the torch operations of chains; empty for α = 1, the default there."""
     if regularizer.alpha == 1:
         return {}
 
