@@ -376,8 +376,8 @@ class Gibbs(StructureDistribution):
     def support(self) -> StructureConstraint:
         """All structures of the oracle, including structures forbidden by θ.
 
-        The constraint decodes a value to labels and encodes the labels again. Without labels, a value of zeros and
-        ones must be the argmax for the scores 2y − 1, and other values pass unchecked.
+        The constraint decodes a value to labels and encodes the labels again. Without labels, ``Oracle.contains`` or
+        the bounds of parts decide, and a value of zeros and ones must be the argmax for the scores 2y − 1.
         """
         return StructureConstraint(self.oracle.label(), len(self.event_shapes[0]), self._contains)
 

@@ -21,8 +21,9 @@ __all__ = ["are_members", "check_members"]
 def check_members(problem: Problem, value: Any) -> Parts:
     """Return ``value`` as structures (B, *event) of the problem; raise InvalidInputError if an entry is no structure.
 
-    The check decodes ``value`` to labels and encodes the labels again. Without labels, a binary structure y must be the
-    argmax for the scores 2y − 1, since all other binary structures score less. Values with other parts pass unchecked.
+    The check decodes ``value`` to labels and encodes the labels again. Without labels, the oracle's ``contains`` or
+    bounds of parts decide, and a binary structure y must be the argmax for the scores 2y − 1, since all other binary
+    structures score less.
     """
     y = gold_structures(problem, value, "value")
     oracle = problem.oracle

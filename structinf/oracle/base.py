@@ -277,8 +277,8 @@ class Oracle(abc.ABC):
     def contains(self, y: AnyParts) -> Tensor | None:
         """Return which of ``y`` (B, *event) are structures, (B,) bool; None if only encoding and decoding tell.
 
-        None by default. Losses check gold structures in each call. Oracles override this method if a test takes less
-        time than the labels of a structure.
+        None by default. Losses check gold structures in each call. Oracles override this method if they have no labels,
+        or if a test takes less time than the labels of a structure.
 
         Parameters
         ----------
