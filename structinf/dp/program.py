@@ -5,29 +5,27 @@ from __future__ import annotations
 import abc
 import functools
 import math
-import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError, PluginError
+from ..errors import InvalidInputError
 from ..kernels.gpu import interprets_kernels, uses_triton
 from ..linear_constraints import LinearConstraints, LinearlyConstrained
 from ..noise import Gumbel
 from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
-from ..registry import is_frozen_dataclass
 from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer
 from ..shapes import Bool, Float
 from ..smoothing import SmoothableGibbs, kernel_alpha
 from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
 from . import dispatch, queries, torch_backend
 from .distinct_samples import distinct_derivations, log_probabilities
+from .flow_constraints import flow_constraints
 from .hypergraph import Hypergraph
+from .hypergraph_cache import build_once, latest_hypergraph, store_latest_hypergraph
 from .relaxed_walks import RelaxedWalks, relaxed_walks
 
 __all__ = ["HypergraphProgram"]
@@ -118,30 +116,14 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
     def hypergraph(self, theta: Parts) -> Hypergraph:
         """Return the hypergraph for θ with one batch dimension; the oracle builds one hypergraph per event shape."""
         shape = tuple(theta.shape[1:]) if isinstance(theta, Tensor) else tuple([tuple(t.shape[1:]) for t in theta])
-        latest = _latest.get(id(self))
-        if latest is not None and latest[0]() is self and latest[1] == shape:
-            return latest[2]
-        graph, key = self._hypergraph_of(shape), id(self)
-        if is_frozen_dataclass(type(self)):
-            _latest[key] = weakref.ref(self, lambda _: _latest.pop(key, None)), shape, graph
+        graph = latest_hypergraph(self, shape)
+        if graph is None:
+            graph = self._hypergraph_of(shape)
+            store_latest_hypergraph(self, shape, graph)
         return graph
 
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
-        unbound = self._with_instance_data({}) if self.bound else self
-        # Skip values stored by cached properties, which are no options.
-        options = tuple(
-            (name, value)
-            for name, value in vars(unbound).items()
-            if name != "bound" and not isinstance(getattr(type(self), name, None), functools.cached_property)
-        )
-        try:
-            hash(options)
-        except TypeError as error:
-            raise PluginError(
-                f"{self.label()}: options must be hashable, since hypergraphs are cached by options ({error}); "
-                "use tuples instead of lists and arrays"
-            ) from error
-        return _build_once(_Request(type(self), options, event_shape, unbound))
+        return build_once(self._with_instance_data({}) if self.bound else self, event_shape)
 
     def valid_parts(self, theta: Parts) -> Parts | None:
         if "lengths" not in self.bound:
@@ -283,31 +265,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         return self._unflatten(queries.derivations(graph, goal, count), tuple(zeros) if is_tuple else zeros[0])
 
     def linear_constraints(self, event_shape: Any) -> LinearConstraints:
-        """Return the constraints of a flow: it enters the goal once, and each other node as often as it leaves it.
-
-        The flow of a hyperedge counts how often a derivation uses it. R. Martin, R. Rardin & B. Campbell, Polyhedral
-        characterization of discrete dynamic programming, Operations Research 38, 1990.
-        """
+        """Return the constraints of the flows of the hypergraph, in which the parts come first."""
         graph = self._hypergraph_of(event_shape)
         goal = int(self._goals(graph, 1)[0])
-        edges = np.arange(graph.edges)
-        entries = [(graph.head, edges, 1.0)]
-        for tails in graph.tails.T:
-            used = edges[tails < graph.nodes]
-            entries.append((tails[used], used, -1.0))
-        used = edges[graph.part < graph.parts]
-        entries.append((graph.nodes + graph.part[used], used, -1.0))
-        parts = np.arange(graph.parts)
-        # The last rows: parts of no structure, which the hypergraph need not know.
-        outside = np.flatnonzero(~self._parts_in_use(event_shape))
-        first = graph.nodes + graph.parts
-        rows = [np.asarray(row) for row, *_ in entries] + [graph.nodes + parts, first + np.arange(len(outside))]
-        columns = [graph.parts + column for _, column, _ in entries] + [parts, outside]
-        values = [np.full(len(row), value) for row, _, value in entries] + [np.ones(graph.parts), np.ones(len(outside))]
-        total = np.zeros(first + len(outside))
-        total[goal] = 1
-        places = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
-        return LinearConstraints.of(places, graph.parts + graph.edges, total, total)
+        return flow_constraints(graph, goal, np.flatnonzero(~self._parts_in_use(event_shape)))
 
     def _parts_in_use(self, event_shape: Any) -> Bool[np.ndarray, " parts"]:
         """Return the mask of :meth:`valid_parts` for one instance."""
@@ -488,35 +449,3 @@ def _edge_noise(graph: Hypergraph, scores: Tensor, generator: torch.Generator | 
     """Return Gumbel noise of each hyperedge for scores (B, P), and of none in the last column: (B, E + 1)."""
     shape = len(scores), graph.edges + 1
     return Gumbel().sample(shape, dtype=scores.dtype, device=scores.device, generator=generator)
-
-
-_latest: dict[int, tuple[weakref.ref[HypergraphProgram], Any, Hypergraph]] = {}
-"""The latest event shape and hypergraph of each oracle that exists, by id. To hash the options takes longer."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """Cache key of a hypergraph, with the oracle that builds the hypergraph (not compared)."""
-
-    kind: type
-    options: Sequence[Any]
-    event_shape: Any
-    oracle: HypergraphProgram = field(compare=False)
-
-
-@functools.lru_cache(maxsize=64)
-def _build_once(request: _Request) -> Hypergraph:
-    graph = request.oracle.build(request.event_shape)
-    if not isinstance(graph, Hypergraph):
-        raise PluginError(
-            f"build of {request.oracle.label()} must return a Hypergraph, got {type(graph).__name__}; "
-            "return builder.build(goals)"
-        )
-    shapes = [request.event_shape] if isinstance(request.event_shape[0], int) else request.event_shape
-    if graph.parts != (count := sum(map(math.prod, shapes))):
-        raise PluginError(
-            f"build of {request.oracle.label()} made a hypergraph of {graph.parts} parts for the event shape "
-            f"{request.event_shape}, which has {count} parts; pass event_shape to HypergraphBuilder, or pass "
-            f"scores for {graph.parts} parts"
-        )
-    return graph
