@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, UnsupportedError
 from ..kernels.arrays import as_tensor
 from ..parts import Parts, as_tuple
 from ..solvers.graph_factors import Factor
@@ -19,10 +19,9 @@ from ..validation.method_calls import validate_form
 
 __all__ = [
     "additional_shapes",
-    "check_form",
+    "check_factor",
     "data_keywords",
     "flat_indices",
-    "form_hint",
     "is_size",
     "negation_flags",
     "summarize_variables",
@@ -111,7 +110,46 @@ def summarize_variables(index: Tensor, shape: torch.Size) -> str:
     return f"{first}" if index.numel() == 1 else f"{first} to {last}"
 
 
-def check_form(factor: Factor) -> None:
+def check_factor(factor: Factor, what: str, others: Mapping[str, int]) -> None:
+    """Raise an error if an oracle cannot be a factor, or does not accept scores in the shapes of the factor.
+
+    Parameters
+    ----------
+    factor : Factor
+        The factor.
+    what : str
+        What has the shapes, for the message.
+    others : mapping of str to int
+        The keywords of the instance data of other factors, with the number of dimensions of one instance's value.
+    """
+    oracle = factor.oracle
+    if oracle.bound:
+        raise UnsupportedError(
+            f"factor_graph: {oracle.label()} has bound instance data; add the oracle without data, with "
+            f"instance_data={[*oracle.bound]}, and pass the data in calls of the graph"
+        )
+    if oracle.requires_nonpositive_theta:
+        raise UnsupportedError(
+            f"factor_graph: {oracle.label()} takes only scores of at most 0, and the relaxations of a graph change "
+            "the scores of factors"
+        )
+    for name, keyword in factor.data.items():
+        own = oracle.instance_ndim
+        if name not in own:
+            known = ", ".join(own) or "none"
+            raise InvalidInputError(f"instance_data: {oracle.label()} takes no {name!r} (it takes: {known})")
+        if others.get(keyword, own[name]) != own[name]:
+            raise InvalidInputError(
+                f"instance_data: {keyword!r} has {others[keyword]} dimensions for another factor, and "
+                f"{own[name]} for {oracle.label()}; pass another keyword, instance_data={{{name!r}: ...}}"
+            )
+    try:
+        _check_form(factor)
+    except (InvalidInputError, TypeError) as error:
+        raise InvalidInputError(f"{what}: {error}; {_form_hint(factor)}") from None
+
+
+def _check_form(factor: Factor) -> None:
     """Raise InvalidInputError or TypeError if the oracle does not accept scores in the shapes of the factor."""
     oracle, zeros = factor.oracle, zero_scores(factor, 1)
     ndims, given = oracle.resolve_event_ndim(zeros), tuple(t.ndim - 1 for t in as_tuple(zeros))
@@ -122,12 +160,12 @@ def check_form(factor: Factor) -> None:
         validate_form(oracle, zeros, 1)
 
 
-def form_hint(factor: Factor) -> str:
+def _form_hint(factor: Factor) -> str:
     """Return what to do if the oracle does not accept the variables or the additional tensors of a factor."""
     states = factor.variables.shape[-1] if factor.variables.ndim else 1
     chained = replace(factor, additional=(torch.Size((states, states)),))
     try:
-        check_form(chained)
+        _check_form(chained)
     except (InvalidInputError, TypeError):
         return (
             "pass the variables in the shape of the first tensor of scores of one instance, and the shapes of the "

@@ -22,10 +22,9 @@ from ..validation import check_choice, check_natural, check_positive
 from ..validation.method_calls import validate_form
 from .arguments import (
     additional_shapes,
-    check_form,
+    check_factor,
     data_keywords,
     flat_indices,
-    form_hint,
     is_size,
     negation_flags,
     summarize_variables,
@@ -223,37 +222,10 @@ class FactorGraph(RankedFactorGraph):
         name = f"factor {number}, {label} of variables {summarize_variables(index, self.shape)},"
         first = 1 + sum(len(f.additional) for f in self._factors)
         new = Factor(oracle, index, flips, shapes, first, label, name, data)
-        self._check_oracle(new, f"variables of factor {number}")
-        self._factors.append(new)
-
-    def _check_oracle(self, factor: Factor, what: str) -> None:
-        oracle = factor.oracle
         if oracle is self:
             raise UnsupportedError("factor_graph: a graph cannot be a factor of itself; add a copy of the graph")
-        if oracle.bound:
-            raise UnsupportedError(
-                f"factor_graph: {oracle.label()} has bound instance data; add the oracle without data, with "
-                f"instance_data={[*oracle.bound]}, and pass the data in calls of the graph"
-            )
-        if oracle.requires_nonpositive_theta:
-            raise UnsupportedError(
-                f"factor_graph: {oracle.label()} takes only scores of at most 0, and the relaxations of a graph change "
-                "the scores of factors"
-            )
-        for name, keyword in factor.data.items():
-            own = oracle.instance_ndim
-            if name not in own:
-                known = ", ".join(own) or "none"
-                raise InvalidInputError(f"instance_data: {oracle.label()} takes no {name!r} (it takes: {known})")
-            if self.instance_ndim.get(keyword, own[name]) != own[name]:
-                raise InvalidInputError(
-                    f"instance_data: {keyword!r} has {self.instance_ndim[keyword]} dimensions for another factor, and "
-                    f"{own[name]} for {oracle.label()}; pass another keyword, instance_data={{{name!r}: ...}}"
-                )
-        try:
-            check_form(factor)
-        except (InvalidInputError, TypeError) as error:
-            raise InvalidInputError(f"{what}: {error}; {form_hint(factor)}") from None
+        check_factor(new, f"variables of factor {number}", self.instance_ndim if data else {})
+        self._factors.append(new)
 
     # -- for relaxations ----------------------------------------------------------------------
 
