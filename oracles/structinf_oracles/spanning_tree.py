@@ -338,12 +338,13 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         return triton_sums, theta if index is None else theta.expand(len(index), -1), graphs
 
     def _weighted(self, theta: Tensor) -> tuple[Tensor, Multigraph]:
-        """Return the scores of the edges in float64, and the graph."""
+        """Return the scores of the edges, in float64 if the graph has parallel edges, and the graph."""
         from .kernels.spanning_tree.sums import Multigraph
 
         tables, lengths = self.pairs_of(theta), self.nodes_in_use(theta)
         weighted = Multigraph(self.most_nodes(theta), *tables, lengths, self.is_simple(theta), self.is_batch)
-        return self.edge_scores(self.without_padding(theta)).double(), weighted
+        scores = self.edge_scores(self.without_padding(theta))
+        return scores if weighted.is_simple else scores.double(), weighted
 
     # -- all trees -------------------------------------------------------------------------
 

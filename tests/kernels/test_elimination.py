@@ -112,6 +112,35 @@ def test_with_and_without_exponents(forbid, n, single_root):
     np.testing.assert_allclose(torch.autograd.grad(value.sum(), leaf)[0], means, atol=1e-13)
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 17, 33])
+@pytest.mark.parametrize("scale", [1e-30, 1, 10, 100, 1000])
+@pytest.mark.parametrize("forbid", [0.0, 0.6])
+def test_results_for_float32_scores_have_the_accuracy_of_float32(forbid, scale, n):
+    theta = (scores(6, n, forbid=forbid) * scale).float()
+    v, lengths = torch.randn(theta.shape), torch.tensor([n, 1, n, max(n - 1, 1), n, (n + 1) // 2])
+    value, means = dispatch.log_partition_and_marginals(theta, lengths)
+    exact_value, exact_means = dispatch.log_partition_and_marginals(theta.double(), lengths)
+    torch.testing.assert_close(value, exact_value, rtol=1e-14, atol=1e-14)
+    feasible = exact_value > -torch.inf
+    torch.testing.assert_close(means[feasible].double(), exact_means[feasible], rtol=2e-7, atol=1e-44)
+    product = dispatch.covariance_product(theta, v, lengths)[1].double()
+    exact = dispatch.covariance_product(theta.double(), v.double(), lengths)[1]
+    most = exact_means * v.double().abs().amax((1, 2), keepdim=True) + exact.abs()
+    assert ((product - exact).abs() <= 2e-7 * most + 1e-44)[feasible].all()
+
+
+def test_which_instances_take_the_inverse_of_the_laplacian():
+    from structinf_oracles.kernels.arborescence.laplacian_inverse import value_and_mean32
+
+    theta = scores(4, 20, forbid=0.2).float()
+    theta[1] *= 3
+    theta[2, 3, 4] = theta[2, 4, 3] = 40.0  # a walk leaves this pair of words with a probability of e^-40
+    theta[3, :, 1] = -torch.inf
+    accurate, out = np.ones(4, np.bool_), np.zeros(theta.shape, np.float32)
+    value_and_mean32(0, 4, theta.numpy(), None, np.full(4, 20), np.empty(4), out, accurate)
+    assert accurate.tolist() == [True, True, False, False]
+
+
 def test_finite_scores_that_stand_for_infinity():
     oracle = Arborescence()
     theta = torch.tensor([[[0.0, -1e30, -1e30], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])

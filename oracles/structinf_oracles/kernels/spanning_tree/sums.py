@@ -55,7 +55,7 @@ def log_partition(scores: Tensor, graph: Multigraph) -> Tensor:
 
 
 def log_partition_and_marginals(scores: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
-    """Return log Z (B,) and the probability of each edge (B, E), in float64, computed on the CPU without autograd."""
+    """Return log Z (B,) in float64 and the probability of each edge (B, E), computed on the CPU without autograd."""
     scores = scores.detach()
     merged = _merged(scores, graph)
     value, means = dispatch.log_partition_and_marginals(*_arcs(merged, graph))
@@ -64,8 +64,8 @@ def log_partition_and_marginals(scores: Tensor, graph: Multigraph) -> tuple[Tens
 
 
 def covariance_product(scores: Tensor, v: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
-    """Return log Z (B,) and Cov[Y] v (B, E), in float64, for v (B | 1, E), computed on the CPU without autograd."""
-    scores, v = scores.detach(), v.detach().double().expand_as(scores)
+    """Return log Z (B,) in float64 and Cov[Y] v (B, E), for v (B | 1, E), computed on the CPU without autograd."""
+    scores, v = scores.detach(), v.detach().to(scores).expand_as(scores)
     merged = _merged(scores, graph)
     arcs, words = _arcs(merged, graph)
     if graph.is_simple:
