@@ -7,35 +7,41 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..errors import PluginError
 from ..registry import is_frozen_dataclass
 from .hypergraph import Hypergraph
 
-if TYPE_CHECKING:
-    from .program import HypergraphProgram
-
 __all__ = ["build_once", "latest_hypergraph", "store_latest_hypergraph"]
 
-_latest: dict[int, tuple[weakref.ref[HypergraphProgram], Any, Hypergraph]] = {}
+
+class _Program(Protocol):
+    """A program whose hypergraph depends on its options and on the event shape."""
+
+    def build(self, event_shape: Any) -> Hypergraph: ...
+
+    def label(self) -> str: ...
+
+
+_latest: dict[int, tuple[weakref.ref[_Program], Any, Hypergraph]] = {}
 """The latest event shape and hypergraph of each oracle that exists, by id. To hash the options takes longer."""
 
 
-def latest_hypergraph(oracle: HypergraphProgram, event_shape: Any) -> Hypergraph | None:
+def latest_hypergraph(oracle: _Program, event_shape: Any) -> Hypergraph | None:
     """Return the hypergraph of the latest call for this object, if it had the same ``event_shape``."""
     latest = _latest.get(id(oracle))
     return latest[2] if latest is not None and latest[0]() is oracle and latest[1] == event_shape else None
 
 
-def store_latest_hypergraph(oracle: HypergraphProgram, event_shape: Any, graph: Hypergraph) -> None:
+def store_latest_hypergraph(oracle: _Program, event_shape: Any, graph: Hypergraph) -> None:
     """Store the hypergraph for :func:`latest_hypergraph`, if no option of the object can change."""
     if is_frozen_dataclass(type(oracle)):
         key = id(oracle)
         _latest[key] = weakref.ref(oracle, lambda _: _latest.pop(key, None)), event_shape, graph
 
 
-def build_once(oracle: HypergraphProgram, event_shape: Any) -> Hypergraph:
+def build_once(oracle: _Program, event_shape: Any) -> Hypergraph:
     """Return the hypergraph of an oracle without instance data, from a cache by the options and ``event_shape``."""
     # Skip values stored by cached properties, which are no options.
     options = tuple(
@@ -60,7 +66,7 @@ class _Request:
     kind: type
     options: Sequence[Any]
     event_shape: Any
-    oracle: HypergraphProgram = field(compare=False)
+    oracle: _Program = field(compare=False)
 
 
 @functools.lru_cache(maxsize=64)
