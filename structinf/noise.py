@@ -6,17 +6,16 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .compile.torch_private import standard_gamma
 from .errors import InvalidInputError, UnsupportedError
 from .kernels.gpu import uses_triton
+from .kernels.noise.draws import SampleSpec, draw_compiled, draw_sum_of_gamma, uniform, unit_exponential
 from .kernels.noise.keys import draw_key
-from .kernels.threads import parallel_rows
 from .validation import check_natural
 
 __all__ = [
@@ -104,15 +103,6 @@ class Noise(abc.ABC):
         )
 
 
-class _SampleSpec(NamedTuple):
-    """The shape, dtype and device of a sample, and its random generator."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    generator: torch.Generator | None
-
-
 class _CounterNoise(Noise):
     """Noise drawn by counter-based kernels: compiled loops on the CPU, and Triton kernels on CUDA devices.
 
@@ -137,7 +127,7 @@ class _CounterNoise(Noise):
         device: torch.device,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        spec = _SampleSpec(tuple(shape), dtype, device, generator)
+        spec = SampleSpec(tuple(shape), dtype, device, generator)
         if uses_triton(torch.empty(0, device=device)):
             out = torch.empty(spec.shape, dtype=dtype, device=device)
             self._fill_by_triton(out, draw_key(generator, device))
@@ -151,11 +141,11 @@ class _CounterNoise(Noise):
 
         fill(self.name, out, key)
 
-    def _sample_cpu(self, spec: _SampleSpec) -> Tensor:
-        return _fill_compiled(self.name.upper(), spec)
+    def _sample_cpu(self, spec: SampleSpec) -> Tensor:
+        return draw_compiled(self.name.upper(), spec)
 
     @abc.abstractmethod
-    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+    def _sample_torch(self, spec: SampleSpec) -> Tensor:
         """Draw with torch operations."""
 
 
@@ -177,8 +167,8 @@ class Gumbel(_CounterNoise):
     name = "gumbel"
     _mean = 0.57721566490153286
 
-    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
-        return -_unit_exponential(spec).log()
+    def _sample_torch(self, spec: SampleSpec) -> Tensor:
+        return -unit_exponential(spec).log()
 
     def log_prob(self, u: Tensor) -> Tensor:
         return -u - (-u).exp()
@@ -203,7 +193,7 @@ class Normal(_CounterNoise):
     name = "normal"
     symmetric = True
 
-    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+    def _sample_torch(self, spec: SampleSpec) -> Tensor:
         shape, dtype, device, generator = spec
         return torch.randn(shape, dtype=dtype, device=device, generator=generator)
 
@@ -232,8 +222,8 @@ class Logistic(_CounterNoise):
     name = "logistic"
     symmetric = True
 
-    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
-        u = _uniform(spec)
+    def _sample_torch(self, spec: SampleSpec) -> Tensor:
+        u = uniform(spec)
         return (u.log() - (-u).log1p()).to(spec.dtype)
 
     def log_prob(self, u: Tensor) -> Tensor:
@@ -258,8 +248,8 @@ class Exponential(_CounterNoise):
     name = "exponential"
     _mean = 1.0
 
-    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
-        return _unit_exponential(spec)
+    def _sample_torch(self, spec: SampleSpec) -> Tensor:
+        return unit_exponential(spec)
 
     def log_prob(self, u: Tensor) -> Tensor:
         return torch.where(u >= 0, -u, -torch.inf)
@@ -359,10 +349,10 @@ class SumOfGamma(_CounterNoise):
 
         fill_sum_of_gamma(self.k, self.iterations, out, key)
 
-    def _sample_cpu(self, spec: _SampleSpec) -> Tensor:
-        return _fill_sum_of_gamma(self, spec)
+    def _sample_cpu(self, spec: SampleSpec) -> Tensor:
+        return draw_sum_of_gamma(self.k, self.iterations, spec)
 
-    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+    def _sample_torch(self, spec: SampleSpec) -> Tensor:
         shape, dtype, device, generator = spec
         concentration = torch.full((self.iterations, *shape), 1 / self.k, dtype=dtype, device=device)
         terms = standard_gamma(concentration, generator)
@@ -384,7 +374,7 @@ class NoNoise(_CounterNoise):
     name = "none"
     symmetric = True
 
-    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+    def _sample_torch(self, spec: SampleSpec) -> Tensor:
         return torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device)
 
     _sample_cpu = _sample_torch
@@ -429,62 +419,3 @@ def get_noise(noise: str | Noise) -> Noise:
         hint = f"; pass an object: {noise.__name__}()" if isinstance(noise, type) and issubclass(noise, Noise) else ""
         raise InvalidInputError(f"noise must be {known} or a Noise, got {noise!r}{hint}")
     return _NOISES[noise]()
-
-
-# ----------------------------------------------------------------------------- draws by kernels
-
-
-def _fill_compiled(distribution: str, spec: _SampleSpec) -> Tensor:
-    from .kernels.noise import counter_rng as kernels
-
-    if spec.dtype is torch.float64:
-        return _fill_chunks(kernels.fill64, kernels.CHUNK, 6, spec, getattr(kernels, distribution))
-    return _fill_chunks(kernels.fill32, 2 * kernels.CHUNK, 6, spec, getattr(kernels, distribution))
-
-
-def _fill_sum_of_gamma(noise: SumOfGamma, spec: _SampleSpec) -> Tensor:
-    from .kernels.noise import gamma as kernels
-    from .kernels.noise.counter_rng import CHUNK
-
-    k, terms = noise.k, noise.iterations
-    # The kernel draws in units of k / s, the scale of the last term.
-    options = terms / k, *kernels.negative_binomial_mixture(1 / k, terms), 1 / terms, -math.log(terms) / k
-    return _fill_chunks(kernels.fill, CHUNK, 100, spec, *options)
-
-
-def _fill_chunks(fill: Any, chunk: int, work: int, spec: _SampleSpec, *options: Any) -> Tensor:
-    """Return numbers drawn by the kernel ``fill`` in chunks, with a key from the random generator.
-
-    Parameters
-    ----------
-    fill : callable
-        A kernel that fills a range of chunks of the output array.
-    chunk : int
-        Numbers in each chunk.
-    work : int
-        The cost of a number, in the unit of :func:`structinf.kernels.threads.parallel_rows`.
-    spec : _SampleSpec
-        The shape, dtype and random generator.
-    *options
-        Further arguments of ``fill``.
-    """
-    key = int(draw_key(spec.generator, torch.device("cpu")))
-    count = math.prod(spec.shape)
-    chunks = -(-count // chunk)
-    out = np.empty(chunks * chunk, np.float64 if spec.dtype is torch.float64 else np.float32)
-    parallel_rows(fill, chunks, np.uint64(key), *options, out, work=work * count)
-    return torch.from_numpy(out[:count].reshape(spec.shape))
-
-
-# ----------------------------------------------------------------------------- draws by torch
-
-
-def _uniform(spec: _SampleSpec) -> Tensor:
-    """Return float64 draws in the open interval (0, 1): midpoints of 2⁵² equal intervals."""
-    drawn = torch.randint(2**52, spec.shape, device=spec.device, generator=spec.generator)
-    return (drawn.double() + 0.5) * 2.0**-52
-
-
-def _unit_exponential(spec: _SampleSpec) -> Tensor:
-    """Return exponential draws of rate 1, all finite and above 0."""
-    return -_uniform(spec).log().to(spec.dtype)
