@@ -220,8 +220,8 @@ def _demo_align(arguments: argparse.Namespace) -> int:
 
 
 def _show_loading(demo: str) -> None:
-    """Print a line on stderr before the import of the packages of a demo, which takes seconds."""
-    print(f"Loading the packages and data of the demo {demo} ...", file=sys.stderr, flush=True)
+    """Print a line before the import of the packages of a demo, which takes seconds."""
+    print(f"Loading the packages and data of the demo {demo} ...", flush=True)
 
 
 @contextlib.contextmanager

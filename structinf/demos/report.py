@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 __all__ = ["Table", "percent", "progress"]
 
@@ -46,6 +47,8 @@ def percent(share: float) -> str:
 
 def progress(items: Iterable[T], description: str, unit: str = "it") -> tqdm[T]:
     """Iterate over ``items`` with a bar on a terminal. Elsewhere, as in a log, a line appears every 3 seconds."""
+    from tqdm import tqdm
+
     if sys.stderr.isatty():
         return tqdm(items, description, leave=False, unit=unit)
     lines = "{desc}: {n_fmt} of {total_fmt} in {elapsed}{postfix}\n"
