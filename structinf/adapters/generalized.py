@@ -55,7 +55,7 @@ class Generalized(WithConstantTerm):
     --------
     A number y of 0, 1, 2 or 3 machines, with g(y) = y and the cost h(y) = −y²:
 
-    >>> import structinf as si
+    >>> import structinf as si, torch
     >>> machines = torch.arange(4.0)
     >>> def maximiser(theta):
     ...     return machines[(theta * machines - machines**2).argmax(1)]
