@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor
 
@@ -51,6 +53,8 @@ def check_means(oracle: Oracle, means: Parts, what: str) -> None:
     bounds = part_bounds(oracle, means)
     if bounds is not None:
         for t, low, high in zip(as_tuple(means), *map(as_tuple, bounds), strict=True):
+            if not bool(((t < low) | (t > high)).any()):
+                continue
             slack = tolerance * (1 + t.abs())
             outside = (t < low - slack) | (t > high + slack)
             if bool(outside.any()):
@@ -58,10 +62,15 @@ def check_means(oracle: Oracle, means: Parts, what: str) -> None:
                 ends = (end.expand_as(t)[place].item() for end in (low, high))
                 why = "a part must lie between {:g} and {:g}, got {:g}".format(*ends, t[place].item())
                 _reject(outside.flatten(1).any(1), oracle, what, why)
-    if isinstance(oracle, Projectable) and describes_argmax(type(oracle), "project"):
-        pairs = zip(as_tuple(oracle.project(means)), as_tuple(means), strict=True)
-        far = [((t - m).abs() > tolerance * (1 + m.abs())).flatten(1).any(1) for m, t in pairs]
-        _reject(torch.stack(far).any(0), oracle, what, "it is outside of the convex hull of the structures")
+    if oracle.known_set == "one_of_n" and isinstance(means, Tensor):
+        _reject((means.sum(1) - 1).abs() > 2 * tolerance, oracle, what, "its parts must have the sum 1")
+    # The bounds of free bits are all conditions.
+    elif oracle.known_set != "all_bits" and _has_projection(oracle):
+        with torch.no_grad():
+            projections = as_tuple(oracle.project(means))
+        moves = [(p - t).abs() > tolerance * (1 + t.abs()) for p, t in zip(projections, as_tuple(means), strict=True)]
+        far = torch.stack([move.flatten(1).any(1) for move in moves]).any(0)
+        _reject(far, oracle, what, "it is outside of the convex hull of the structures")
     has_margins = missing_ability_reason(oracle, TransportPolytope) is None
     if has_margins and isinstance(oracle, TransportPolytope) and isinstance(means, Tensor):
         rows, columns, _ = oracle.margins(means)
@@ -75,6 +84,10 @@ def check_means(oracle: Oracle, means: Parts, what: str) -> None:
         ]
         if not getattr(oracle, "allow_unmatched", False):
             _reject(torch.stack(wrong).any(0), oracle, what, "its rows or columns have wrong sums")
+
+
+def _has_projection(oracle: Oracle) -> TypeGuard[Projectable]:
+    return isinstance(oracle, Projectable) and describes_argmax(type(oracle), "project")
 
 
 def _violates(excess: Tensor, is_bound: Tensor, slack: Tensor) -> Tensor:

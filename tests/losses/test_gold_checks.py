@@ -62,7 +62,7 @@ def test_oracles_without_labels(name: str, oracle: si.Oracle) -> None:
         ("milp", {"A": [[1, 1]], "upper": 4, "bounds": (0, 3)}, [2.5, 1.5], [3.5, 0.0], "between 0 and 3, got 3.5"),
         ("subset", {"k": 1}, [0.3, 0.7], [0.3, 0.6], "outside of the convex hull"),
         ("ranking", {}, [1.25, 1.75], [1.25, 1.5], "outside of the convex hull"),
-        ("categorical", {}, [0.3, 0.7], [0.6, 0.6], "outside of the convex hull"),
+        ("categorical", {}, [0.3, 0.7], [0.6, 0.6], "must have the sum 1"),
         ("flow", {"graph": [(0, 1), (0, 1)], "supplies": {0: 1, 1: -1}}, [0.3, 0.7], [0.5, -0.5], "got -0.5"),
     ],
     ids=str,
