@@ -16,6 +16,7 @@ from structinf.dp import Hypergraph, HypergraphProgram
 from structinf.dp.graph_batch import GraphBatch, is_list_of_graphs
 from structinf.dp.paths import DAG, path_graph
 from structinf.errors import InvalidInputError
+from structinf.kernels.arrays import has_numpy_view
 from structinf.shapes import Int
 
 from .common.graph_batches import PathBatch, check_edge_labels, check_graph_index, edges_in_use
@@ -178,6 +179,14 @@ class DagPath(HypergraphProgram):
         if self._is_batch:
             return None
         ends, needed, incidence = self._balance
+        if incidence is not None and has_numpy_view(y):
+            # Operations of numpy on small arrays take less time than those of torch, but warn about infinite parts.
+            parts = y.detach().numpy()
+            is_binary = np.logical_and.reduce((parts == 0) | (parts == 1), axis=1)
+            if not is_binary.all():
+                parts = np.where(is_binary[:, None], parts, 0)
+            is_balanced = np.logical_and.reduce(parts @ incidence.numpy() == needed.numpy(), axis=1)
+            return torch.from_numpy(is_binary & is_balanced)
         if incidence is not None:
             surplus = y @ incidence.to(y)
         else:

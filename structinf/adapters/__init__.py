@@ -7,7 +7,7 @@ from .generalized import Generalized
 from .gurobi_model import from_gurobi
 from .math_opt_model import from_math_opt
 from .model_oracle import ModelOracle
-from .pool import StructurePool, is_due, mean_of_vectors, scores_of_vectors
+from .pool import StructurePool, is_due, mean_of_vectors, row_keys, scores_of_vectors
 from .pooling import Pooled, PoolReport, pooled
 from .processes import Parallel, parallel
 from .pyomo_model import from_pyomo
@@ -30,5 +30,6 @@ __all__ = [
     "oracle_from_function",
     "parallel",
     "pooled",
+    "row_keys",
     "scores_of_vectors",
 ]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..kernels.arrays import as_tensor
+from ..kernels.arrays import as_tensor, finite_if_all_are
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes
 from ..validation import check_choice, check_values
@@ -126,7 +126,7 @@ def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
 def check_all_finite(t: Tensor, what: str) -> None:
     """Raise InvalidInputError if ``t`` (B, ...) holds NaN or infinity."""
     # A sum of finite entries may overflow.
-    if not (math.isfinite(t.detach().sum().item()) or bool(t.isfinite().all())):
+    if not (math.isfinite(finite_if_all_are(t.detach())) or bool(t.isfinite().all())):
         index = int((~t.isfinite()).nonzero()[0, 0])
         raise InvalidInputError(f"{what} holds NaN or infinity at batch index {index}; it must be finite")
 

@@ -6,23 +6,18 @@ import functools
 import math
 import operator
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..autograd.padding import keep_valid
 from ..deferred_checks import DeferredChecks, skips_checks
 from ..errors import InvalidInputError
-from ..kernels.arrays import has_numpy_view
+from ..kernels.arrays import finite_if_all_are
 from ..kernels.gpu import uses_triton
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts, pack_like
 
 __all__ = ["check_scores_finite", "checked_without_padding", "without_padding"]
-
-
-_SMALL = 4096
-"""The largest number of entries whose sum of squares numpy computes, in one thread."""
 
 
 def without_padding(oracle: Oracle, form: Parts) -> Parts:
@@ -104,10 +99,8 @@ def _is_finite(t: Tensor, name: str, batch_shape: torch.Size, checks: DeferredCh
     if skips_checks(t):
         return False
     if checks is None:
-        # A sum, or a sum of squares, is finite only if all entries are. The maximum is finite or −inf only if no entry
-        # is NaN or +inf. For small tensors, numpy's inner product takes less time than an operation of torch.
-        is_small = t.numel() <= _SMALL and has_numpy_view(t)
-        if math.isfinite(np.vdot(x := t.numpy(), x) if is_small else t.sum().item()):
+        # The maximum is finite or −inf only if no entry is NaN or +inf.
+        if math.isfinite(finite_if_all_are(t)):
             return True
         if not t.amax().item() < math.inf:
             _raise_not_finite(t, name, batch_shape)

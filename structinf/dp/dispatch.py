@@ -69,17 +69,24 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
 
 def _run_groups(kernel: Any, graph: Hypergraph, batch: int, tables: int, work: int, *arrays: Any) -> None:
     """Run a kernel that takes groups of instances and scratch tables; see :func:`_run`."""
-    from ..kernels.simd.vector import LANES
-
-    shape = tables, graph.nodes + 1, LANES
+    lanes = _lanes()
+    shape = tables, graph.nodes + 1, lanes
     size = math.prod(shape)
 
     def serve_groups(start: int, stop: int) -> None:
-        flat = np.empty(size + LANES)
-        first = -flat.__array_interface__["data"][0] % (8 * LANES) // 8  # so that no row spans two cache lines
+        flat = np.empty(size + lanes)
+        first = -flat.__array_interface__["data"][0] % (8 * lanes) // 8  # so that no row spans two cache lines
         kernel(start, stop, flat[first : first + size].reshape(shape), *arrays)
 
-    parallel_rows(serve_groups, -(-batch // LANES), work=work)
+    parallel_rows(serve_groups, -(-batch // lanes), work=work)
+
+
+@functools.cache
+def _lanes() -> int:
+    """Return the number of instances in a group, imported at the first call; see :func:`_value_and_mean_kernel`."""
+    from ..kernels.simd.vector import LANES
+
+    return LANES
 
 
 def _edges_visited(graph: Hypergraph, goal: np.ndarray) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import OrderedDict
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..adapters import StructurePool, is_due
+from ..adapters import StructurePool, is_due, row_keys
 from ..errors import InvalidInputError, UnsupportedError, renumber_instances
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, list_to_tuple, map_parts, parts_to_vectors, select_rows
@@ -20,7 +19,7 @@ from ..validation import check_ratio, check_real
 __all__ = ["LossPool"]
 
 _MOST_SOLVED = 100_000
-"""The largest number of true scores whose best structure is remembered, about 20 MB of memory."""
+"""The largest number of true scores whose best structure is remembered, at most 70 MB of memory."""
 
 
 class LossPool(nn.Module):
@@ -41,7 +40,7 @@ class LossPool(nn.Module):
         check_ratio("solve_ratio", solve_ratio)
         self.memory, self.solve_ratio, self.calls = StructurePool(capacity), solve_ratio, 0
         self._solved: tuple[Oracle | None, OrderedDict[bytes, bytes]] = None, OrderedDict()
-        """An oracle, and the pool's key of its best structure by the digest of true scores."""
+        """An oracle, and the pool's key of its best structure by the key of true scores."""
         if structures is not None:
             first: Parts = list_to_tuple(structures)
             for t in as_tuple(first):
@@ -96,8 +95,8 @@ class LossPool(nn.Module):
             self._solved = oracle, OrderedDict()
         solved, memory, size = self._solved[1], self.memory, batch_size(true_theta)
         rows = parts_to_vectors(map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), true_theta))
-        digests = [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows.cpu().numpy()]
-        missing = memory.use(map(solved.get, digests))
+        keys = row_keys((rows.cpu(),))
+        missing = memory.use(map(solved.get, keys))
         if len(missing) == size:
             best, *true_best = best_structures(oracle, theta, true_theta)
         else:
@@ -108,8 +107,8 @@ class LossPool(nn.Module):
                     true_best = [best_structure(oracle, select_rows(true_theta, index))]
         memory.add(best)
         for i, key in zip(missing, memory.add(true_best[0]) if missing else (), strict=True):
-            solved[digests[i]] = key
-        memory.use(map(solved.get, digests))  # these structures were used last
+            solved[keys[i]] = key
+        memory.use(map(solved.get, keys))  # these structures were used last
         while len(solved) > _MOST_SOLVED:
             solved.popitem(last=False)
 

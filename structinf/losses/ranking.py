@@ -150,11 +150,20 @@ class RankingLoss(DecisionLoss):
             # Without any allowed structure, the softmax would be NaN, and so would its gradient.
             if allowed is not None:
                 p, q = (where(allowed.any(1, keepdim=True), scores) for scores in (p, q))
-            shares, logs = (q / self.temperature).softmax(1), (p / self.temperature).log_softmax(1)
+            if self.temperature != 1:
+                p, q = p / self.temperature, q / self.temperature
+            shares, logs = q.softmax(1), p.log_softmax(1)
             used = None if allowed is None else allowed & (shares > 0)
             shares = where(used, shares)
             losses = -torch.linalg.vecdot(shares, where(used, logs))
-            return losses, lambda: (logs.exp() * shares.sum(1, keepdim=True) - shares) / self.temperature
+
+            def of_shares() -> Tensor:
+                total = logs.exp()
+                if allowed is not None:  # otherwise, the shares add to 1
+                    total = total * shares.sum(1, keepdim=True)
+                return (total - shares) / self.temperature if self.temperature != 1 else total - shares
+
+            return losses, of_shares
         p = where(allowed, p)
         if self.kind == "pointwise":
             differences = p - where(allowed, q)
@@ -164,8 +173,9 @@ class RankingLoss(DecisionLoss):
             count = allowed.sum(1, keepdim=True).clamp(min=1)
             return squares / count[:, 0], lambda: 2 * differences / count
         best, index = q.max(1, keepdim=True)
-        errors, counted = (self.margin + p if self.margin else p) - p.gather(1, index), both(q < best)
-        weights = (counted & (errors >= 0)).to(p) / counted.sum(1, keepdim=True).clamp(min=1)
+        errors = (self.margin + p if self.margin else p) - p.gather(1, index)
+        counted = both(q < best).to(p)
+        weights = counted * (errors >= 0) / counted.sum(1, keepdim=True).clamp(min=1)
 
         def slopes() -> Tensor:
             return weights.scatter_add(1, index.expand(weights.shape[0], 1), -weights.sum(1, keepdim=True))
