@@ -216,7 +216,7 @@ def _solve_problem(
 
 
 def _solution(relaxation: Relaxation, warm_start: Solution | CachedSupports | None, problem: Problem) -> Solution:
-    with problem.plain_modes():
+    with problem.plain_modes(defers_checks=relaxation.solve_defers_checks(problem.oracle)):
         start = None if warm_start is None else _flat_support(warm_start, problem)
         solution = relaxation.solve(problem.oracle, problem.theta, start)
     restored = solution.with_batch_shape(

@@ -9,8 +9,7 @@ direct calls of an oracle's methods.
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ __all__ = [
     "check_data_later",
     "check_number",
     "checks_for",
+    "copies_on_cpu",
     "data_checks_wait",
     "data_may_be_checked_later",
     "finish_checks",
@@ -34,6 +34,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+_Check = tuple[Callable[[float], bool], Callable[[], None]]
+"""Whether a number passes, and a function that raises an error if the check fails."""
+
 
 class DeferredChecks:
     """The checks of one call: numbers on a device, each with a test and a function that raises an error.
@@ -43,7 +46,7 @@ class DeferredChecks:
 
     def __init__(self) -> None:
         self._numbers: list[Tensor] = []
-        self._checks: list[tuple[Callable[[float], bool], Callable[[], None]]] = []
+        self._checks: list[_Check] = []
 
     def add(self, number: Tensor, passes: Callable[[float], bool], check: Callable[[], None]) -> None:
         """Add a check: :meth:`finish` calls ``check`` unless ``passes(number)``; see :func:`check_number`."""
@@ -63,21 +66,33 @@ class DeferredChecks:
         list of float
             The numbers of ``report``; empty by default.
         """
-        numbers, checks = self._numbers, self._checks
-        self._numbers, self._checks = [], []
+        numbers, checks = self._take()
         if report is not None:
             numbers = [*numbers, report]
         if not numbers:
             return []
         values = _read_together(numbers)
-        token = _active.set(None)
-        try:
-            for own, (passes, check) in zip(values, checks, strict=False):
-                if not all(map(passes, own)):
-                    check()
-        finally:
-            _active.reset(token)
+        _run(checks, values)
         return [] if report is None else values[-1]
+
+    def copies_on_cpu(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the tensors on the CPU, and run the checks as :meth:`finish`, after one copy of tensors and numbers.
+
+        Parameters
+        ----------
+        tensors : sequence of Tensor
+            Tensors of one device.
+        """
+        numbers, checks = self._take()
+        copies = _copy_together([*tensors, *numbers])
+        _run(checks, [number.reshape(-1).tolist() for number in copies[len(tensors) :]])
+        return copies[: len(tensors)]
+
+    def _take(self) -> tuple[list[Tensor], list[_Check]]:
+        """Return the numbers and the checks, and forget them."""
+        numbers, checks = self._numbers, self._checks
+        self._numbers, self._checks = [], []
+        return numbers, checks
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
@@ -125,23 +140,49 @@ class DeferredChecks:
             self.finish()
 
 
-def _read_together(numbers: list[Tensor]) -> list[list[float]]:
-    """Return the values of each tensor, which one copy reads from the device.
+def _run(checks: Sequence[_Check], values: Sequence[Sequence[float]]) -> None:
+    """Run the checks whose ``values`` do not pass. Further checks inside of them run at once."""
+    token = _active.set(None)
+    try:
+        for own, (passes, check) in zip(values, checks, strict=False):
+            if not all(map(passes, own)):
+                check()
+    finally:
+        _active.reset(token)
 
-    torch joins tensors of one dtype in one launch, but tensors of several dtypes in one launch for each tensor.
-    """
-    groups: dict[torch.dtype, list[int]] = {}
-    for i, number in enumerate(numbers):
-        groups.setdefault(number.dtype, []).append(i)
-    joined = [_join([numbers[i].reshape(-1) for i in group]) for group in groups.values()]
-    values, read = iter(_join(joined).tolist()), {}
-    for i in itertools.chain(*groups.values()):
-        read[i] = list(itertools.islice(values, numbers[i].numel()))
-    return [read[i] for i in range(len(numbers))]
+
+def _read_together(numbers: list[Tensor]) -> list[list[float]]:
+    """Return the values of each tensor, which one copy reads from the device."""
+    if len(numbers) == 1:
+        return [numbers[0].reshape(-1).tolist()]
+    whole = torch.frombuffer(bytearray(_join(numbers).tolist()), dtype=torch.uint8)
+    return [number.reshape(-1).tolist() for number in _split(whole, numbers)]
+
+
+def _copy_together(tensors: list[Tensor]) -> list[Tensor]:
+    """Return the tensors on the CPU, from one copy."""
+    if len(tensors) == 1:
+        return [tensors[0].detach().cpu()]
+    return _split(_join(tensors).cpu(), tensors)
 
 
 def _join(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+    """Return the bytes of all tensors, (n,) uint8. One launch joins them; tensors of several dtypes would take more."""
+    in_bytes = [tensors[i].detach().contiguous().view(-1).view(torch.uint8) for i in _by_itemsize(tensors)]
+    return torch.cat(in_bytes)
+
+
+def _split(whole: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    """Return views of the bytes ``whole`` (n,) as tensors like ``tensors``, the inverse of :func:`_join`."""
+    order = _by_itemsize(tensors)
+    pieces = whole.split([tensors[i].numel() * tensors[i].element_size() for i in order])
+    views = {i: piece.view(tensors[i].dtype).view(tensors[i].shape) for i, piece in zip(order, pieces, strict=True)}
+    return [views[i] for i in range(len(tensors))]
+
+
+def _by_itemsize(tensors: list[Tensor]) -> list[int]:
+    """Return the order of the tensors in which the bytes of each begin at a multiple of its item size."""
+    return sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
 
 
 class _InnerChecks(DeferredChecks):
@@ -154,6 +195,10 @@ class _InnerChecks(DeferredChecks):
     def finish(self, report: Tensor | None = None) -> list[float]:
         self._outer.finish()
         return super().finish(report)
+
+    def copies_on_cpu(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        self._outer.finish()
+        return super().copies_on_cpu(tensors)
 
 
 class _NoChecks(DeferredChecks):
@@ -263,6 +308,20 @@ def finish_checks() -> None:
     checks = _active.get()
     if checks is not None:
         checks.finish()
+
+
+def copies_on_cpu(*tensors: Tensor) -> list[Tensor]:
+    """Return detached tensors on the CPU: copies of tensors on a device, and the other tensors themselves.
+
+    One copy reads all tensors of a device, and the checks of the running call that wait, which it then runs.
+    """
+    on_device = [t for t in tensors if not t.is_cpu]
+    if not on_device:
+        finish_checks()
+        return [t.detach() for t in tensors]
+    checks = _active.get()
+    copies = iter(_copy_together(on_device) if checks is None else checks.copies_on_cpu(on_device))
+    return [t.detach() if t.is_cpu else next(copies) for t in tensors]
 
 
 def skips_checks(t: Tensor) -> bool:

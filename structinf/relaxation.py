@@ -164,6 +164,10 @@ class Relaxation(abc.ABC):
         """
         return False
 
+    def solve_defers_checks(self, oracle: Oracle) -> bool:
+        """Return whether :meth:`defers_checks` holds for :meth:`solve` too; by default False."""
+        return False
+
     def unsupported_reason(self, oracle: Oracle) -> str | None:
         """Return the reason why the relaxation does not support ``oracle``, as a clause; None if it does."""
         return missing_ability_reason(oracle, self.requires)
@@ -339,6 +343,9 @@ class GradientRelaxation(RegularizedRelaxation):
 
     def defers_checks(self, oracle: Oracle) -> bool:
         return True
+
+    def solve_defers_checks(self, oracle: Oracle) -> bool:
+        return self.defers_checks(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)

@@ -17,7 +17,7 @@ from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.kernels.gpu import uses_triton
 from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
-from structinf.oracle import Enumerable, GibbsOracle, Samplable
+from structinf.oracle import Enumerable, GibbsOracle, Samplable, computed_on_cpu
 from structinf.parts import Parts
 from structinf.restriction import Restrictable, argmax_of_feasible, in_order
 from structinf.shapes import Float, Int
@@ -195,7 +195,7 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
         scores, lengths, *results = to_numpy(theta, lengths_in_use(self, theta), trees, value)
         parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *results, work=12 * theta.numel())
         self._check_feasible(value)
-        return trees.to(theta.device)
+        return trees.to(theta.device, non_blocking=True)
 
     def argmax_indices(self, theta: Tensor) -> Int[Tensor, "batch words"] | None:
         if not theta.is_cpu or uses_triton(theta):
@@ -209,6 +209,7 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
         self._check_feasible(value)
         return parts
 
+    @computed_on_cpu
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels.arborescence.k_best import topk
 
@@ -219,7 +220,7 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
         parallel_rows(topk, len(theta), scores, lengths, self.single_root, *results, work=24 * trees.numel())
         self._check_feasible(value[0])
         trees, value = in_order(trees, value)
-        return trees.to(theta.device), value.to(theta), ~value.isneginf().to(theta.device)
+        return trees, value.to(theta), ~value.isneginf()
 
     @property
     def has_nested_structures(self) -> bool:
@@ -280,12 +281,17 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable, LinearlyCon
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         check_count(n)
+        flat = self._sample_heads(theta, n, generator).flatten(0, 1)
+        return _indicators(flat.clamp(min=0), flat >= 0, theta).unflatten(0, (n, len(theta)))
+
+    @computed_on_cpu
+    def _sample_heads(self, theta: Tensor, n: int, generator: torch.Generator | None) -> Int[Tensor, "n batch words"]:
+        """Return the head of each word, 0 for the root, in ``n`` samples; −1 in the padding."""
         feasible, heads = dispatch.sample_heads(
             theta, n, lengths_in_use(self, theta), single_root=self.single_root, generator=generator
         )
-        self._check_feasible(torch.where(feasible, 0.0, float("-inf")))
-        flat = heads.flatten(0, 1)
-        return _indicators(flat.clamp(min=0), flat >= 0, theta).unflatten(0, (n, len(theta)))
+        self._check_feasible(feasible)
+        return heads
 
     def linear_constraints(self, event_shape: tuple[int, int]) -> LinearConstraints:
         size = event_shape[0]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +19,7 @@ from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.kernels.gpu import uses_triton
 from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
-from structinf.oracle import Enumerable, KBest, TransportPolytope
+from structinf.oracle import Enumerable, KBest, TransportPolytope, computed_on_cpu
 from structinf.shapes import Float, Int
 from structinf.validation import (
     check_choice,
@@ -27,6 +29,8 @@ from structinf.validation import (
     check_k,
     check_lengths,
     check_lengths_later,
+    check_number,
+    skips_checks,
 )
 
 from .common.grids import cells_in_use
@@ -188,32 +192,20 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
                 f"labels of assignments must hold a column, or −1, for each of {n} rows, shape (..., {n}); "
                 f"got {tuple(labels.shape)} with the batch dimensions flattened"
             )
-        sizes = self.bound.get("lengths", labels.new_tensor([[n, m]])).expand(len(labels), 2)
+        whole = torch.tensor([[n, m]], device="cpu").to(labels.device, non_blocking=True)
+        sizes = self.bound.get("lengths", whole).expand(len(labels), 2)
         labels = labels.long().where(torch.arange(n, device=labels.device) < sizes[:, :1], -1)
         wrong = (labels < -1) | (labels >= sizes[:, 1:])
-        if bool(wrong.any()):
-            index, row = wrong.nonzero()[0].tolist()
-            raise InvalidInputError(
-                f"labels must be columns between 0 and {int(sizes[index, 1]) - 1}, or −1 for an unmatched row, "
-                f"got {int(labels[index, row])} for row {row} at batch index {index}"
-            )
+        _check_no(wrong, partial(_reject_column, labels, sizes, wrong))
         y = like.new_zeros(len(labels), n, m + 1)
-        y = y.scatter_(2, labels.where(labels >= 0, m).unsqueeze(2), 1.0)[:, :, :m].contiguous()
+        # On a GPU, the check may come later.
+        column = labels.where(labels >= 0, m).clamp(max=m)
+        y = y.scatter_(2, column.unsqueeze(2), 1.0)[:, :, :m].contiguous()
         taken = y.sum(1)
-        if bool((taken > 1).any()):
-            index, column = (taken > 1).nonzero()[0].tolist()
-            rows = y[index, :, column].nonzero().flatten().tolist()
-            raise InvalidInputError(
-                f"labels: rows {rows} have the same column, {column}, at batch index {index}; give each row a column "
-                "of its own"
-            )
-        pairs, smaller = taken.sum(1), sizes.amin(1)
-        if not self.allow_unmatched and bool((pairs < smaller).any()):
-            index = int((pairs < smaller).nonzero()[0, 0])
-            raise InvalidInputError(
-                f"labels must match the whole smaller side, in {int(smaller[index])} pairs, got {int(pairs[index])} "
-                f'pairs at batch index {index}; pass allow_unmatched=True or "by_score" to allow fewer'
-            )
+        _check_no(taken > 1, partial(_reject_rows, y, taken))
+        if not self.allow_unmatched:
+            pairs, smaller = taken.sum(1), sizes.amin(1)
+            _check_no(pairs < smaller, partial(_reject_pairs, pairs, smaller))
         return y
 
     def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
@@ -228,17 +220,21 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
     # -- optimisation ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
-        from .kernels.assignment import rectangular
-
         if self.allow_unmatched is not True and max(theta.shape[1:]) <= MOST_ON_GPU and uses_triton(theta):
             return self._argmax_on_gpu(theta)
+        return self._argmax_on_cpu(theta)
+
+    @computed_on_cpu
+    def _argmax_on_cpu(self, theta: Tensor) -> Tensor:
+        from .kernels.assignment import rectangular
+
         m, theta = theta.shape[2], self._with_free_columns(theta)
         y = torch.empty(theta.shape, dtype=theta.dtype, device="cpu")
         feasible = np.empty(len(theta), np.bool_)
         layout = self._layout(theta)
         parallel_rows(rectangular.argmax, len(theta), *layout, y.numpy(), feasible, work=OPERATIONS * theta.numel())
         check_feasible(torch.from_numpy(feasible), "assignment")
-        return y[:, :, :m].contiguous().to(theta.device)
+        return y[:, :, :m].contiguous()
 
     def argmax_indices(self, theta: Tensor) -> Int[Tensor, "batch pairs"] | None:
         if not theta.is_cpu or uses_triton(theta):
@@ -264,6 +260,7 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
         check_feasible(feasible, "assignment")
         return y
 
+    @computed_on_cpu
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels.assignment import k_best
 
@@ -274,7 +271,7 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
         layout = self._layout(theta)
         parallel_rows(k_best.topk, len(theta), *layout, y.numpy(), scores.numpy(), work=OPERATIONS * y.numel())
         check_feasible(scores[0], "assignment")
-        y, scores = y[..., :m].contiguous().to(theta.device), scores.to(theta)
+        y, scores = y[..., :m].contiguous(), scores.to(theta)
         return y, scores, ~torch.isneginf(scores)
 
     def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -379,3 +376,33 @@ class Assignment(KBest, TransportPolytope, Enumerable, LinearlyConstrained):
 
     def _option(self) -> str:
         return f"allow_unmatched={self.allow_unmatched!r}"
+
+
+def _check_no(wrong: Tensor, reject: Callable[[], None]) -> None:
+    """Call ``reject`` if an entry of ``wrong`` is True: on a device, at the end of the call."""
+    if not skips_checks(wrong):
+        check_number(wrong.any(), operator.not_, reject)
+
+
+def _reject_column(labels: Tensor, sizes: Tensor, wrong: Tensor) -> None:
+    index, row = wrong.nonzero()[0].tolist()
+    raise InvalidInputError(
+        f"labels must be columns between 0 and {int(sizes[index, 1]) - 1}, or −1 for an unmatched row, "
+        f"got {int(labels[index, row])} for row {row} at batch index {index}"
+    )
+
+
+def _reject_rows(y: Tensor, taken: Tensor) -> None:
+    index, column = (taken > 1).nonzero()[0].tolist()
+    rows = y[index, :, column].nonzero().flatten().tolist()
+    raise InvalidInputError(
+        f"labels: rows {rows} have the same column, {column}, at batch index {index}; give each row a column of its own"
+    )
+
+
+def _reject_pairs(pairs: Tensor, smaller: Tensor) -> None:
+    index = int((pairs < smaller).nonzero()[0, 0])
+    raise InvalidInputError(
+        f"labels must match the whole smaller side, in {int(smaller[index])} pairs, got {int(pairs[index])} "
+        f'pairs at batch index {index}; pass allow_unmatched=True or "by_score" to allow fewer'
+    )

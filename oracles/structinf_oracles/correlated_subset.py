@@ -145,7 +145,8 @@ class CorrelatedSubset(HypergraphProgram):
     def encode(self, labels: Tensor, like: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         y = taken_elements(labels, self.bound.get("lengths"), like[0].shape[1])
         shown = "k" if "k" in self.bound else self.k
-        reject_labels(y.sum(1, keepdim=True) != sizes_of(self, y), labels, f"exactly {shown} elements must be taken")
+        wrong = y.sum(1, keepdim=True) != sizes_of(self, y)
+        reject_labels(wrong, labels, f"exactly {shown} elements must be taken", defers=True)
         return y.to(like[0].dtype), (y[:, 1:] & y[:, :-1]).to(like[1].dtype)
 
     def decode(self, y: Parts) -> Tensor:

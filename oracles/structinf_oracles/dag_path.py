@@ -152,14 +152,14 @@ class DagPath(HypergraphProgram):
             )
         used = labels != -1
         check_edge_labels(self, labels, used, count, "edge numbers")
-        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "an edge follows the padding")
+        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "an edge follows the padding", defers=True)
         ends, source, target = self._ends_and_terminals(labels)
         start, end = ends.gather(1, labels.clamp(0, count - 1).unsqueeze(2).expand(-1, -1, 2)).unbind(2)
         nodes = torch.cat([source, torch.where(used, end, 0)], 1)
-        reject_labels(used & (start != nodes[:, :-1]), labels, "the edges do not form a path")
+        reject_labels(used & (start != nodes[:, :-1]), labels, "the edges do not form a path", defers=True)
         last = nodes.gather(1, used.sum(1, keepdim=True))
         shown = "the target of its graph" if self._is_batch else repr(self.target)
-        reject_labels(last != target, labels, f"the path must end in {shown}")
+        reject_labels(last != target, labels, f"the path must end in {shown}", defers=True)
         return indicators(labels, used, count, like)
 
     def _ends_and_terminals(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,11 +167,11 @@ class DagPath(HypergraphProgram):
         if self._is_batch:
             index = self.bound["graph_index"].to(like.device)
             tables = self.graph.padded_edges, self._batch.source[:, None], self._batch.target[:, None]
-            ends, source, target = (torch.tensor(table, device=like.device)[index] for table in tables)
+            ends, source, target = (_on(like.device, table)[index] for table in tables)
             return ends, source, target
-        ends = torch.from_numpy(self.graph.ends.astype(np.int64)).to(like.device)
-        nodes = [self.graph.number(node) for node in (self.source, self.target)]
-        source, target = torch.tensor(nodes, device=like.device).expand(len(like), 2).split(1, 1)
+        ends = _on(like.device, self.graph.ends.astype(np.int64))
+        nodes = np.array([self.graph.number(node) for node in (self.source, self.target)])
+        source, target = _on(like.device, nodes).expand(len(like), 2).split(1, 1)
         return ends.expand(len(like), *ends.shape), source, target
 
     def contains(self, y: Tensor) -> Tensor | None:
@@ -188,10 +188,12 @@ class DagPath(HypergraphProgram):
             is_balanced = np.logical_and.reduce(parts @ incidence.numpy() == needed.numpy(), axis=1)
             return torch.from_numpy(is_binary & is_balanced)
         if incidence is not None:
-            surplus = y @ incidence.to(y)
+            surplus = y @ incidence.to(y, non_blocking=True)
         else:
-            surplus = y.new_zeros(len(y), len(needed)).index_add_(1, ends.to(y.device), torch.cat([-y, y], 1))
-        return (y == y * y).all(1) & (surplus == needed.to(y)).all(1)
+            surplus = y.new_zeros(len(y), len(needed)).index_add_(
+                1, ends.to(y.device, non_blocking=True), torch.cat([-y, y], 1)
+            )
+        return (y == y * y).all(1) & (surplus == needed.to(y, non_blocking=True)).all(1)
 
     @functools.cached_property
     def _balance(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -222,14 +224,14 @@ class DagPath(HypergraphProgram):
     def decode(self, y: Tensor) -> Int[Tensor, "batch most"]:
         if self._is_batch:
             index = self.bound["graph_index"].to(y.device)
-            ranks = torch.from_numpy(self._batch.order_of_edges(self._paths)).to(y.device)[index]
+            ranks = _on(y.device, self._batch.order_of_edges(self._paths))[index]
             positions = nonzero_positions(y.gather(1, ranks[:, :-1]), self._longest)
             return ranks.gather(1, torch.where(positions < 0, ranks.shape[1] - 1, positions))
         paths = self._paths
         scored = paths.part < paths.parts
         rank = np.full(paths.parts, paths.nodes)
         rank[paths.part[scored]] = paths.level[paths.head[scored]]
-        order = torch.from_numpy(np.append(rank.argsort(kind="stable"), -1)).to(y.device)  # and −1 for the padding
+        order = _on(y.device, np.append(rank.argsort(kind="stable"), -1))  # and −1 for the padding
         return order[nonzero_positions(y[:, order[:-1]], self._longest)]
 
     def nodes(self, y: Tensor) -> Sequence[Sequence[Hashable]]:
@@ -253,3 +255,8 @@ class DagPath(HypergraphProgram):
     def _longest(self) -> int:
         """The number of edges of the longest path, at least 1."""
         return max(int(self._paths.derivation_size[self._paths.goals].max()) - 1, 1)
+
+
+def _on(device: torch.device, table: np.ndarray) -> Tensor:
+    """Return a copy of the table on ``device``, without a wait for the device."""
+    return torch.from_numpy(np.array(table)).to(device, non_blocking=True)

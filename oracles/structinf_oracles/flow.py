@@ -16,7 +16,7 @@ from structinf.dp.graph import Graph
 from structinf.dp.graph_batch import GraphBatch, is_list_of_graphs
 from structinf.dp.paths import DAG
 from structinf.errors import InvalidInputError, UnsupportedError
-from structinf.oracle import Enumerable
+from structinf.oracle import Enumerable, computed_on_cpu
 from structinf.parts import Parts
 from structinf.restriction import Restrictable
 from structinf.shapes import Float
@@ -116,6 +116,7 @@ class Flow(Restrictable, Enumerable):
     name: ClassVar[str] = "flow"
     search_terms: ClassVar[tuple[str, ...]] = ("min_cost_flow", "network_simplex", "network_flow")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
+    has_labels_on_cpu: ClassVar[bool] = True
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType(
         {"supplies": 1, "capacities": 1, "lower": 1, "graph_index": 0}
     )
@@ -310,6 +311,7 @@ class Flow(Restrictable, Enumerable):
 
     # -- flows -----------------------------------------------------------------------------------
 
+    @computed_on_cpu
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch E"]:
         return self._network.best(self._for_all(theta)[0], self.solver)
 
@@ -332,6 +334,7 @@ class Flow(Restrictable, Enumerable):
         low, high = (torch.from_numpy(np.array(table)).to(theta) for table in self._network.bounds)
         return low, high
 
+    @computed_on_cpu
     def topk(self, theta: Tensor, k: int) -> tuple[Parts, Tensor, Tensor]:
         """Return the k best integer flows; UnsupportedError for fractional supplies or bounds."""
         self._check_integral("k best flows")

@@ -264,10 +264,10 @@ class MarkovField(HypergraphProgram, Factorized):
         n = len(self.cardinalities)
         if labels.ndim != 2 or labels.shape[1] != n:
             raise InvalidInputError(f"labels must be values of shape (B, {n}), got shape {tuple(labels.shape)}")
-        sizes = torch.as_tensor(self.cardinalities, device=labels.device)
-        reject_labels(
-            (labels < 0) | (labels >= sizes), labels, "each value must be at least 0 and below its cardinality"
-        )
+        sizes = torch.tensor(self.cardinalities, device="cpu").to(labels.device, non_blocking=True)
+        wrong = (labels < 0) | (labels >= sizes)
+        reject_labels(wrong, labels, "each value must be at least 0 and below its cardinality", defers=True)
+        labels = labels.clamp(min=0).minimum(sizes - 1)  # on a GPU, the check may come later
         tables = []
         for table, factor in zip(as_tuple(like), self.factors, strict=True):
             place = torch.zeros_like(labels[:, 0])

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
-from structinf.oracle import Enumerable
+from structinf.oracle import Enumerable, computed_on_cpu
 from structinf.parts import Parts
 from structinf.restriction import Restrictable, argmax_of_feasible
 from structinf.validation import check_enumerable, check_flag, list_instances
@@ -97,6 +97,7 @@ class Matching(  # pyright: ignore[reportIncompatibleVariableOverride]
     name: ClassVar[str] = "matching"
     search_terms: ClassVar[tuple[str, ...]] = ("blossom", "maximum_weight_matching")
     label_ndim: ClassVar[int] = 1
+    has_labels_on_cpu: ClassVar[bool] = True
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "GibbsOracle": "exact marginals of matchings are #P-complete (Valiant 1979)",
@@ -173,6 +174,7 @@ class Matching(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     # -- optimisation ----------------------------------------------------------------------
 
+    @computed_on_cpu
     def argmax(self, theta: Tensor) -> Tensor:
         from .kernels.matching.argmax import best_matchings
 
@@ -190,6 +192,8 @@ class Matching(  # pyright: ignore[reportIncompatibleVariableOverride]
                 indices,
             )
         return self.as_parts(torch.from_numpy(y).to(theta), theta)
+
+    topk = computed_on_cpu(Restrictable.topk)
 
     def linear_constraints(self, event_shape: Any) -> LinearConstraints:
         parts, ends, nodes = self.edges_of_instance(event_shape)

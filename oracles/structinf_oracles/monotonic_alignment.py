@@ -126,13 +126,13 @@ class MonotonicAlignment(HypergraphProgram):
             )
         rows, columns = sizes_in_use(self.bound, (n, m), labels).split(1, 1)
         used = torch.arange(m, device=labels.device) < columns
-        reject_labels(used & ((labels < 0) | (labels >= rows)), labels, "a row is not in use")
+        reject_labels(used & ((labels < 0) | (labels >= rows)), labels, "a row is not in use", defers=True)
         step = labels.diff(dim=1)
-        reject_labels(used[:, 1:] & (step < 0), labels, "a row is below the row of the column before")
+        reject_labels(used[:, 1:] & (step < 0), labels, "a row is below the row of the column before", defers=True)
         if self.surjective:
             last = labels.gather(1, columns - 1)
-            skipped = used[:, 1:] & (step > 1)
-            reject_labels(skipped | (labels[:, :1] != 0) | (last != rows - 1), labels, "a row is skipped")
+            skipped = (used[:, 1:] & (step > 1)) | (labels[:, :1] != 0) | (last != rows - 1)
+            reject_labels(skipped, labels, "a row is skipped", defers=True)
         cells = labels * m + torch.arange(m, device=labels.device)
         return indicators(cells, used.expand(labels.shape), n * m, like).reshape(len(labels), n, m)
 

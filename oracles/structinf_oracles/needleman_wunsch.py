@@ -290,7 +290,7 @@ class NeedlemanWunsch(HypergraphProgram):
         sizes = sizes_in_use(self.bound, match.shape[1:], labels)
         used = check_cells(labels, sizes, min(match.shape[1:]))
         rising = (labels.diff(dim=1) > 0).all(2)
-        reject_labels(used[:, 1:] & ~rising, labels, "matches must rise in rows and in columns")
+        reject_labels(used[:, 1:] & ~rising, labels, "matches must rise in rows and in columns", defers=True)
         # The cumulative maximum repeats the last match in the padding, where nothing is skipped.
         inner = (labels.cummax(1).values.diff(dim=1) - 1).clamp(min=0)
         before, after, unmatched = _FREE[self.mode]

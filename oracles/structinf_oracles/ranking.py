@@ -18,7 +18,7 @@ from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.kernels.gpu import uses_triton
 from structinf.kernels.permutahedron import projection
-from structinf.oracle import Enumerable, KBest, Projectable
+from structinf.oracle import Enumerable, KBest, Projectable, computed_on_cpu
 from structinf.shapes import Float
 from structinf.validation import check_enumerable, check_feasible, check_instances, check_k, check_lengths
 
@@ -100,6 +100,7 @@ class Ranking(KBest, Projectable, Enumerable):
             ranks.sort(1).values != expected_ranks.clamp(min=0),
             labels,
             "each rank from 1 to the length must occur once",
+            defers=True,
         )
         return ranks.to(like.dtype)
 
@@ -123,6 +124,7 @@ class Ranking(KBest, Projectable, Enumerable):
                 return y
         return self._project(theta, 0.0)[0]
 
+    @computed_on_cpu
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the k best assignments of ranks to elements, with the scores θ_i j of element i at rank j."""
         check_feasible((theta > -torch.inf).all(1), "ranking")
@@ -132,15 +134,15 @@ class Ranking(KBest, Projectable, Enumerable):
         check_k(k)
         batch, n = theta.shape
         ranks = torch.arange(1, n + 1, dtype=torch.float64, device="cpu")
-        (scores,) = to_numpy(theta.double().cpu()[:, :, None] * ranks)
+        (scores,) = to_numpy(theta.double()[:, :, None] * ranks)
         used = elements_in_use(self.bound.get("lengths"), theta)
-        groups = np.where(True if used is None else used.cpu().numpy(), OTHER, UNUSED).astype(np.int8)
+        groups = np.where(True if used is None else used.numpy(), OTHER, UNUSED).astype(np.int8)
         groups = np.broadcast_to(groups, (batch, n)).copy()
         pairs = torch.empty(k, batch, n, n, dtype=torch.float64, device="cpu")
         value = torch.empty(k, batch, dtype=torch.float64, device="cpu")
         work = 8 * pairs.numel()
         parallel_rows(k_best.topk, batch, scores, groups, groups, n, pairs.numpy(), value.numpy(), work=work)
-        return (pairs @ ranks).to(theta), value.to(theta), ~value.isneginf().to(theta.device)
+        return (pairs @ ranks).to(theta), value.to(theta), ~value.isneginf()
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch n"]:
         """Return argmin ‖θ − μ‖² over the permutahedron; within blocks of elements, μ is θ plus a constant."""

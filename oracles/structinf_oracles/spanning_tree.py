@@ -17,10 +17,10 @@ from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.kernels.gpu import uses_triton
 from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
-from structinf.oracle import Enumerable, GibbsOracle, Samplable
+from structinf.oracle import Enumerable, GibbsOracle, Samplable, computed_on_cpu
 from structinf.parts import Parts
 from structinf.restriction import Restrictable, argmax_of_feasible, in_order
-from structinf.shapes import Bool, Float
+from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_count, check_enumerable, check_feasible, check_k
 
 from .common.connecting_constraints import connecting_constraints
@@ -215,7 +215,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
             work = 8 * theta.numel()
             parallel_rows(argmax.boruvka, len(theta), scores, self.ends_of(theta), lengths, y, feasible, work=work)
         check_feasible(torch.from_numpy(feasible), TREE)
-        return trees.to(theta.device)
+        return trees.to(theta.device, non_blocking=True)
 
     def _argmax_on_device(self, theta: Tensor) -> Tensor | None:
         """Return the best trees without a copy to the CPU; None where the CPU is faster, or for other devices."""
@@ -240,6 +240,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         check_feasible(feasible, TREE)
         return trees
 
+    @computed_on_cpu
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels.spanning_tree.k_best import topk
 
@@ -254,7 +255,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         ends, work = self.ends_of(theta), 24 * trees.numel()
         parallel_rows(topk, len(theta), scores, order, ends, lengths, *results, work=work)
         trees, value = in_order(trees, value)
-        return self.as_parts(trees.to(theta.device), theta), value.to(theta), ~value.isneginf().to(theta.device)
+        return self.as_parts(trees, theta), value.to(theta), ~value.isneginf()
 
     @property
     def has_nested_structures(self) -> bool:
@@ -312,15 +313,20 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         return product if product.ndim == 3 else self.as_parts(product, theta)
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+        check_count(n)
+        places = self._sample_places(theta, n, generator)
+        y = indicators(places.flatten(0, 1), (places >= 0).flatten(0, 1), theta.shape[1:].numel(), theta)
+        return y.reshape(*places.shape[:2], *theta.shape[1:])
+
+    @computed_on_cpu
+    def _sample_places(self, theta: Tensor, n: int, generator: torch.Generator | None) -> Int[Tensor, "n batch most"]:
+        """Return the part of θ of each edge, in memory order, in ``n`` samples; −1 for unused nodes."""
         from .kernels.spanning_tree import sums
 
-        check_count(n)
         scores, graph = self._weighted(theta)
         feasible, edges = sums.sample(scores, n, graph, generator)
         check_feasible(feasible, TREE)
-        edges = edges.flatten(0, 1)
-        where = edges if self.edges is not None else pad(graph.keys[0], (0, 1))[edges]
-        return indicators(where, edges >= 0, theta.shape[1:].numel(), theta).reshape(n, len(scores), *theta.shape[1:])
+        return edges if self.edges is not None else pad(graph.keys[0], (0, 1), value=-1)[edges]
 
     def _sums(self, theta: Tensor, *, is_recorded: bool = False) -> tuple[Any, Tensor, Any]:
         """Return the module that computes sums for θ, and its arguments: scores, of edges or (B, n, n), and graphs."""

@@ -138,9 +138,9 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         y = taken_elements(labels, self.bound.get("lengths"), like.shape[1])
         count, k = y.sum(1, keepdim=True), self.sizes(like)
         shown = "k" if self.k is None or "k" in self.bound else f"{self.k}"
-        reject_labels(count > k, labels, f"more than {shown} elements are taken")
+        reject_labels(count > k, labels, f"more than {shown} elements are taken", defers=True)
         if not self.at_most:
-            reject_labels(count < k, labels, f"fewer than {shown} elements are taken")
+            reject_labels(count < k, labels, f"fewer than {shown} elements are taken", defers=True)
         return y.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:

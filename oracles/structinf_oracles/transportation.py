@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError, renumber_instances
-from structinf.oracle import Enumerable, TransportPolytope
+from structinf.oracle import Enumerable, TransportPolytope, computed_on_cpu
 from structinf.parts import Parts, as_tuple
 from structinf.restriction import Restrictable
 from structinf.shapes import Float
@@ -73,6 +73,7 @@ class Transportation(TransportPolytope, Restrictable, Enumerable):
     name: ClassVar[str] = "transportation"
     search_terms: ClassVar[tuple[str, ...]] = ("optimal_transport", "earth_mover", "emd", "wasserstein")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
+    has_labels_on_cpu: ClassVar[bool] = True
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"supplies": 1, "demands": 1})
     label_ndim: ClassVar[int] = 2
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -204,10 +205,13 @@ class Transportation(TransportPolytope, Restrictable, Enumerable):
         )
         return rows, columns, None
 
+    @computed_on_cpu
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
         if self.bound:
             return self._each(Transportation.argmax, theta)[0]
         return self._network.best(theta.flatten(1), self.solver).reshape(theta.shape)
+
+    topk = computed_on_cpu(Restrictable.topk)
 
     @property
     def has_nested_structures(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +11,14 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..compile.torch_private import has_forward_derivative
-from ..deferred_checks import DeferredChecks, data_checks_wait
+from ..deferred_checks import DeferredChecks, data_checks_wait, skips_checks
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
-from ..validation.method_calls import accept_form, is_accepted, validate_form, validate_scores
+from ..validation.method_calls import accept_form, accepts_data, is_accepted, validate_form, validate_scores
 from .solved_rows import SolvedRows
 
-__all__ = ["accepted_form", "bind_on_device", "form_on_cpu", "validate_rest"]
+__all__ = ["accepted_form", "bind_on_device", "validate_rest", "zeros_on_cpu"]
 
 
 def accepted_form(oracle: Oracle, theta: Any) -> Parts | None:
@@ -65,7 +64,7 @@ def _with_size_2(t: Tensor) -> Tensor:
     return t if shape == list(t.shape[1:]) else t.new_zeros(t.shape[0], *shape) + t[:0].sum()
 
 
-def form_on_cpu(form: Parts) -> Parts:
+def zeros_on_cpu(form: Parts) -> Parts:
     """Return zeros on the CPU of the shapes and dtypes of ``form``, which take no memory."""
     return map_parts(lambda t: torch.zeros((), dtype=t.dtype, device="cpu").expand(t.shape), form)
 
@@ -77,15 +76,18 @@ def bind_on_device(
 
     Data given on the CPU are validated there, with ``stand_in`` in place of the scores: reading the device would wait.
     Lengths on the device are validated by ``checks``, if the call can start again. Data of the oracle on the CPU, such
-    as the default numbers of graphs, are copied too.
+    as the default numbers of graphs, are copied too. An oracle whose data are on the device already is validated by the
+    first call with scores of a form.
     """
-    own = {name: t for name, t in oracle.bound.items() if name not in bound}
-    bound = {**{name: t for name, t in own.items() if t.is_cpu}, **bound}
-    is_bound = any(not t.is_cpu for t in own.values())
+    own, device = oracle.bound, as_tuple(form)[0].device
+    if own and not bound and not any(t.is_cpu for t in own.values()):
+        if not accepts_data(oracle, form, device):
+            validate_form(oracle, form, batch)
+            accept_form(oracle, form, batch, None if skips_checks(as_tuple(form)[0]) else device)
+        return oracle
     # A check that waits changes the lengths, which must not be those of the user's own binding.
-    waits = contextlib.nullcontext() if is_bound else data_checks_wait(checks)
-    device = as_tuple(form)[0].device
-    is_on_cpu = not is_bound and all(t.is_cpu for t in bound.values())
+    bound = {**own, **bound}
+    is_on_cpu = all(t.is_cpu for t in bound.values())
     on_cpu = oracle.bind(**bound) if bound and is_on_cpu else oracle
     if is_on_cpu:
         validate_form(on_cpu, stand_in, batch)
@@ -94,7 +96,7 @@ def bind_on_device(
     if bound and is_on_cpu:
         oracle.store_data_on_cpu(on_cpu.bound)
     if not is_on_cpu:
-        with waits:
+        with data_checks_wait(checks):
             validate_form(oracle, form, batch)
     accept_form(oracle, form, batch)
     return oracle

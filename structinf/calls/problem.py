@@ -38,7 +38,7 @@ from ..validation import check_real
 from ..validation.method_calls import is_accepted, validate_scores
 from ..validation.scores import check_score_tensors
 from ..validation.tensors import check_dense
-from .accepted_form import accepted_form, bind_on_device, form_on_cpu, validate_rest
+from .accepted_form import accepted_form, bind_on_device, validate_rest, zeros_on_cpu
 from .arguments import (
     OnInfeasible,
     batch_shape_of,
@@ -107,7 +107,7 @@ class Problem:
         for name, t in oracle.bound.items():
             check_not_captured(name, t)
         checks = checks_for(flat[0])
-        stand_in = form if checks is None else form_on_cpu(form)
+        stand_in = form if checks is None else zeros_on_cpu(form)
         given = {name: value for name, value in instance_data.items() if value is not None}
         try:
             bound = {name: check_instance_data(name, value, oracle, batch_shape, form) for name, value in given.items()}

@@ -204,7 +204,7 @@ def sample(
         nodes = triton_derivations.nodes_of(_tables(graph, theta), theta, goal, alpha)
         parts = theta.new_zeros(n, *theta.shape)
         for chunk, uniforms in _draws(graph, goal, parts, generator):
-            uniforms = uniforms.to(theta.device)
+            uniforms = uniforms.to(theta.device, non_blocking=True)
             triton_derivations.sample(_tables(graph, theta), theta, goal, alpha, nodes, uniforms, chunk)
         return nodes[0], parts
     from ..kernels.hypergraph import derivations as kernels
@@ -257,7 +257,7 @@ def used_parts(graph: Hypergraph, goal: Tensor) -> Tensor:
 def k_best(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the ``k`` best scores, (k, B) float64, and the parts of their derivations, (k, B, P).
 
-    Instances with fewer than ``k`` derivations have scores of −inf in the remaining rows.
+    Instances with fewer than ``k`` derivations have scores of −inf in the remaining rows. All tensors are on the CPU.
     """
     from ..kernels.hypergraph import derivations as kernels
 
@@ -266,7 +266,7 @@ def k_best(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tens
         zeros(k, *theta.shape, dtype=theta.dtype),
     )
     _run(kernels.k_best, graph, goal, theta.double(), goal, graph, scores, parts, work=4 * k)
-    return scores.to(theta.device), parts.to(theta.device)
+    return scores, parts
 
 
 def list_derivations(graph: Hypergraph, scores: Tensor, goal: Tensor, count: int) -> tuple[Tensor, Tensor]:

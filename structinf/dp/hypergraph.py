@@ -128,12 +128,18 @@ class Hypergraph:
     def size_of(self, goal: Tensor) -> int:
         """Return the largest number of hyperedges in a derivation of the nodes ``goal`` (B,).
 
+        Python would wait to read goals on a device, so the result is then the number for all goals of the hypergraph.
+
         Parameters
         ----------
         goal : (B,) integer Tensor
             The number of the goal node of each instance.
         """
-        return int(self.derivation_size[goal.cpu().numpy()].max(initial=1))
+        return int(self.derivation_size[goal.numpy()].max(initial=1)) if goal.is_cpu else self._largest_size
+
+    @cached_property
+    def _largest_size(self) -> int:
+        return int(self.derivation_size[self.goals].max(initial=1))  # goals of −1 have the size of no node, 0
 
     @cached_property
     def last_goal(self) -> int:

@@ -15,11 +15,11 @@ from ..errors import InvalidInputError
 from ..kernels.gpu import interprets_kernels, uses_triton
 from ..linear_constraints import LinearConstraints, LinearlyConstrained
 from ..noise import Gumbel
-from ..oracle import Enumerable, KBest, Samplable
+from ..oracle import Enumerable, KBest, Samplable, computed_on_cpu
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
 from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer
 from ..shapes import Bool, Float
-from ..smoothing import SmoothableGibbs, kernel_alpha
+from ..smoothing import SmoothableGibbs, kernel_alpha, triton_alpha
 from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
 from . import dispatch, queries, torch_backend
 from .distinct_samples import distinct_derivations, log_probabilities
@@ -247,6 +247,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
     def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
         return self.smoothed_sample(theta, n, NEGENTROPY, generator)
 
+    @computed_on_cpu
     def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
         check_k(k)
         graph, flat, goal = self._graph_parts_goals(theta)
@@ -288,10 +289,18 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
         Each structure comes from a random walk from the goal, with hyperedge probabilities q = ∇max_Ω at each node.
         """
         check_count(n)
-        graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
+        scaled = divide_by_temperature(theta, regularizer.temperature)
+        # A regularizer of a user may have tensors on the device of θ.
+        is_on_device = regularizer.alpha is None or triton_alpha(scaled, regularizer) is not None
+        return (self._sample if is_on_device else self._sample_on_cpu)(scaled, n, regularizer, generator)
+
+    def _sample(self, theta: Parts, n: int, regularizer: Regularizer, generator: torch.Generator | None) -> Parts:
+        graph, flat, goal = self._graph_parts_unchecked_goals(theta)
         value, parts = dispatch.sample(graph, flat, goal, regularizer, n, generator)
-        self._check_feasible(value)
+        self._check_goals_and_values(value, graph)
         return self._unflatten(parts, theta)
+
+    _sample_on_cpu = computed_on_cpu(_sample)
 
     def sample_without_replacement(
         self,
@@ -405,6 +414,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
             )
         return log_prob.to(flat.dtype)
 
+    @computed_on_cpu
     def count(self, theta: Parts) -> list[int]:
         """Return the exact number of structures of finite score for each instance."""
         graph, flat, goal = self._graph_parts_goals(theta)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..compile.torch_private import functorch_is_active
-from ..deferred_checks import finish_checks
+from ..deferred_checks import copies_on_cpu
 
 __all__ = [
     "HALF_DTYPES",
@@ -69,10 +69,10 @@ def has_numpy_view(t: Tensor) -> bool:
 def to_numpy(*tensors: Tensor) -> list[Any]:
     """Return C-contiguous numpy arrays: views of contiguous CPU tensors, copies of other tensors.
 
-    Compiled loops need valid scores, so checks of scores on a device do not wait any longer.
+    Compiled loops need valid scores, so checks of scores on a device do not wait any longer. One copy reads the tensors
+    of a device and the checks.
     """
-    finish_checks()
-    return [t.detach().cpu().contiguous().numpy() for t in tensors]
+    return [t.contiguous().numpy() for t in copies_on_cpu(*tensors)]
 
 
 def zeros(*shape: int, dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,7 @@ from .abilities import (
     TransportPolytope,
 )
 from .base import Oracle
+from .cpu_methods import computed_on_cpu
 
 __all__ = [
     "EntropyProjectable",
@@ -22,4 +23,5 @@ __all__ = [
     "Projectable",
     "Samplable",
     "TransportPolytope",
+    "computed_on_cpu",
 ]

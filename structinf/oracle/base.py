@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from ..deferred_checks import copies_on_cpu
 from ..errors import InvalidInputError, PluginError, UnsupportedError
 from ..kernels.arrays import as_tensor, copy_together
 from ..parts import (
@@ -85,6 +86,8 @@ class Oracle(abc.ABC):
         oracle decides which lengths it takes.
     label_ndim : int
         The number of trailing dimensions of labels in :meth:`encode`, 1 by default (the tags of a chain).
+    has_labels_on_cpu : bool
+        Whether :meth:`encode` and :meth:`decode` work on the CPU. Losses then check copies of gold structures there.
     label_form : str
         What the labels of an instance are, for messages about labels of another shape. Empty by default.
     padding_stays_in_place : bool
@@ -104,6 +107,7 @@ class Oracle(abc.ABC):
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({})
     has_empty_structure: ClassVar[bool] = False
     label_ndim: ClassVar[int] = 1
+    has_labels_on_cpu: ClassVar[bool] = False
     label_form: ClassVar[str] = ""
     padding_stays_in_place: ClassVar[bool] = False
     name: ClassVar[str] = ""
@@ -428,23 +432,25 @@ class Oracle(abc.ABC):
             return self
         return self._with_instance_data({key: v.clone() for key, v in self.bound.items()}, self._accepted)
 
+    def on_cpu(self) -> Self:
+        """Return this oracle with its data on the CPU."""
+        return self._with_instance_data(self.data_on_cpu()) if self.bound else self
+
+    @property
+    def knows_data_on_cpu(self) -> bool:
+        """Whether :meth:`data_on_cpu` needs no copy from a device."""
+        return getattr(self.bound, "on_cpu", None) is not None or all(t.is_cpu for t in self.bound.values())
+
     def data_on_cpu(self) -> Mapping[str, Any]:
         """Return the bound tensors on the CPU.
 
-        Data of a device are copied once, together if they have one dtype, and not at all if the user has passed them
-        on the CPU.
+        Data of a device are copied once, together, and not at all if the user has passed them on the CPU.
         """
-        data, tensors = self.bound, list(self.bound.values())
-        if all(t.is_cpu for t in tensors):
-            return data
-        found = getattr(data, "on_cpu", None)
+        found = getattr(self.bound, "on_cpu", None)
         if found is None:
-            if len(tensors) > 1 and len({t.dtype for t in tensors}) == 1:
-                whole = torch.cat([t.reshape(-1) for t in tensors]).cpu()
-                pieces = whole.split([t.numel() for t in tensors])
-                found = {name: p.view(t.shape) for (name, t), p in zip(data.items(), pieces, strict=True)}
-            else:
-                found = {name: t.cpu() for name, t in data.items()}
+            if all(t.is_cpu for t in self.bound.values()):
+                return self.bound
+            found = dict(zip(self.bound, copies_on_cpu(*self.bound.values()), strict=True))
             self.store_data_on_cpu(found)
         return found
 
@@ -489,6 +495,8 @@ class Oracle(abc.ABC):
             and accepted.owner == id(self)
             and all(t.ndim and t.shape[1:] == self.bound[name].shape[1:] for name, t in bound.items())
         ):
-            data.accepted = accepted._replace(exact=None, batch=len(next(iter(bound.values()))), owner=id(new))
+            data.accepted = accepted._replace(
+                exact=None, data=None, batch=len(next(iter(bound.values()))), owner=id(new)
+            )
         object.__setattr__(new, "bound", data)
         return new

@@ -84,7 +84,7 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, *, on_infeasible: OnInfeasi
     """
 
     def compute(problem: Problem) -> TopK:
-        with problem.plain_modes():
+        with problem.plain_modes(defers_checks=True):
             structures, scores, valid = require_ability(problem.oracle, KBest).topk(problem.theta, k)
         return TopK(
             problem.restore_parts(structures, 1, RANKED_STRUCTURES),

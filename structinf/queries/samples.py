@@ -107,7 +107,8 @@ def sample(
 
     def compute(problem: Problem) -> Parts:
         bound_oracle: Any = problem.oracle
-        with problem.plain_modes():
+        # Draws without replacement end by values.
+        with problem.plain_modes(defers_checks=replacement):
             if not replacement:
                 samples, _ = distinct_samples(bound_oracle, problem.theta, n, omega, generator)
             elif omega.alpha == 1:

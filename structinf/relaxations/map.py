@@ -50,6 +50,9 @@ class MAP(RegularizedRelaxation):
     def defers_checks(self, oracle: Oracle) -> bool:
         return True
 
+    def solve_defers_checks(self, oracle: Oracle) -> bool:
+        return True
+
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         y = best_structure(oracle, theta)

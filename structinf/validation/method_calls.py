@@ -27,6 +27,7 @@ from .tensors import check_dense
 __all__ = [
     "AcceptedForm",
     "accept_form",
+    "accepts_data",
     "check_method",
     "is_accepted",
     "validate_form",
@@ -48,12 +49,16 @@ class AcceptedForm(NamedTuple):
         The number of instances of the bound data; None without bound data.
     owner : int
         The id of the oracle. A copy of the oracle may have other options.
+    data : tuple or None
+        The device of validated data, and the versions of the tensors, which each change in place increases; see
+        :func:`accepts_data`.
     """
 
     exact: Any
     event: Any
     batch: int | None
     owner: int
+    data: tuple[Any, ...] | None = None
 
 
 # ----------------------------------------------------------------------------- the methods
@@ -179,7 +184,7 @@ def is_accepted(oracle: Any, theta: Any) -> bool:
     form = getattr(oracle.bound, "accepted", None)
     if form is None:
         return False
-    exact, event, batch, owner = form
+    exact, event, batch, owner, _ = form
     if owner != id(oracle):
         return False
     try:
@@ -266,15 +271,50 @@ def validate_form(oracle: Any, theta: Any, batch: int) -> None:
         _accepting.discard(key)
 
 
-def accept_form(oracle: Any, theta: Any, batch: int) -> None:
-    """Store the form of validated scores with the bound data; see :func:`validate_scores`."""
+def accepts_data(oracle: Any, theta: Any, device: torch.device) -> bool:
+    """Return whether the oracle has accepted the form of θ, with its data on ``device`` as they are now.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        The oracle, whose data are on ``device``.
+    theta : Tensor, or tuple of Tensor
+        Scores in the flat form, (B | 1, *event).
+    device : torch.device
+        The device of scores and data.
+    """
+    form = getattr(oracle.bound, "accepted", None)
+    return form is not None and form.data == _data_on(oracle, device) is not None and is_accepted(oracle, theta)
+
+
+def _data_on(oracle: Any, device: torch.device) -> tuple[Any, ...] | None:
+    """Return the device and the versions of the bound tensors; None if tensors of the inference mode have none."""
+    tensors = oracle.bound.values()
+    return None if any(t.is_inference() for t in tensors) else (device, *(t._version for t in tensors))
+
+
+def accept_form(oracle: Any, theta: Any, batch: int, device: torch.device | None = None) -> None:
+    """Store the form of validated scores with the bound data; see :func:`validate_scores`.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        The oracle, with its instance data.
+    theta : (B | 1, *event) Tensor, or tuple of them
+        Scores in the flat form.
+    batch : int
+        B.
+    device : torch.device, optional
+        The device of the data, if :func:`accepts_data` may accept them too.
+    """
     if isinstance(theta, tuple):
         exact: Any = [_form_of(t) for t in theta]
         event: Any = [(shape[1:], is_cpu, layout) for shape, _, _, is_cpu, layout in exact]
     else:
         exact = _form_of(theta)
         event = exact[0][1:], theta.is_cpu, theta.layout
-    oracle.store_accepted_form(AcceptedForm(exact, event, batch if oracle.bound else None, id(oracle)))
+    data = None if device is None else _data_on(oracle, device)
+    oracle.store_accepted_form(AcceptedForm(exact, event, batch if oracle.bound else None, id(oracle), data))
 
 
 # ----------------------------------------------------------------------------- other arguments

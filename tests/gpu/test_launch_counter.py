@@ -16,6 +16,7 @@ def test_counts_launches_of_tensors_on_the_device() -> None:
         x.sort()
         on_cpu.add(1).sort()
         torch.where(x > 0, 0.0, x)
+        torch.where(on_cpu > 0, 0.0, on_cpu).sort()
         torch.zeros(3, device=x.device)
         torch.zeros(3)
     assert (count.launches, count.synchronisations, count.copies) == (2 + 6 + 3 + 1, 0, 0), count.report()

@@ -120,11 +120,19 @@ class LaunchCounter(TorchDispatchMode):
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         out = func(*args, **kwargs)
         device = kwargs.get("device")
-        # torch.where makes a tensor of a number, and the backward pass makes zeros, on the device of other tensors.
-        is_new = name == "scalar_tensor" or (not tensors and device is not None and device.index == 0)
+        is_new = not tensors and device is not None and device.index == 0
+        # torch.where makes a tensor of a number on the device of the other tensors, which the next operation shows.
+        if name == "scalar_tensor" and not is_new:
+            setattr(out.untyped_storage(), "is_number", True)  # noqa: B010
+            return out
+        # The backward pass makes zeros on the device of the other tensors.
         is_new = is_new or (not tensors and _is_called_by_autograd())
         if self._is_paused or not (is_new or any(map(_is_marked, tensors))):
             return out
+        for t in tensors:
+            if getattr(t.untyped_storage(), "is_number", False) and not _is_marked(t):
+                _mark(t)
+                self._launch(1, "scalar_tensor")
         results = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         for t in results:
             _mark(t)

@@ -53,7 +53,7 @@ class AlignmentLoops(AlignmentWindows):
         shape = n, batch, rows + columns - 1
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
         if is_on_device:
-            uniforms = uniforms.to(theta.device)
+            uniforms = uniforms.to(theta.device, non_blocking=True)
         return _check_and_move(kernels.sample(theta, *extent, float(regularizer.alpha), uniforms), theta)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,8 +63,9 @@ class AlignmentLoops(AlignmentWindows):
         theta = self._without_cells_outside_windows(theta)
         kernels, extent = self._kernels(theta, uses_triton(theta))
         scores, y = kernels.topk(theta, *extent, k)
-        scores = scores.to(theta)
-        return _check_and_move((scores[0], y), theta), scores, ~torch.isneginf(scores)
+        y = _check_and_move((scores[0], y), theta)
+        scores = scores.to(theta.dtype).to(theta.device, non_blocking=True)
+        return y, scores, ~torch.isneginf(scores)
 
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
@@ -155,4 +156,4 @@ def _check_and_move(result: tuple[Tensor, Tensor], theta: Tensor) -> Tensor:
     """Return the parts of ``result`` on the device of θ; InfeasibleError if the value of an instance is −inf."""
     value, parts = result
     check_feasible(value, "alignment")
-    return parts.to(theta.device)
+    return parts.to(theta.device, non_blocking=True)

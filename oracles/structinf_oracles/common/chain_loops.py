@@ -96,8 +96,8 @@ class ChainLoops(HypergraphProgram):
             scores = torch.empty(k, batch, dtype=torch.float64, device="cpu")
             arrays = to_numpy(unary, transition, lengths, tags, scores)
             parallel_rows(topk, batch, *arrays, work=4 * batch * steps * states**2 * k)
-        tags, scores = tags.to(unary.device), scores.to(unary)
         self._check_feasible(scores[0])
+        tags, scores = (t.to(unary.device, non_blocking=True) for t in (tags, scores.to(unary.dtype)))
         valid = ~torch.isneginf(scores)
         # If fewer than r sequences exist, the r-th structure is all padding.
         return tag_indicators(tags, torch.where(valid, lengths, 0), theta), scores, valid
@@ -175,9 +175,11 @@ class ChainLoops(HypergraphProgram):
 
             value, tags = dispatch.sample(unary, transition, lengths, regularizer.alpha, uniforms)
         else:
-            value, tags = kernels.sample(unary, transition, lengths, alpha, uniforms.to(unary.device))
+            value, tags = kernels.sample(
+                unary, transition, lengths, alpha, uniforms.to(unary.device, non_blocking=True)
+            )
         self._check_feasible(value)
-        return tag_indicators(tags.to(unary.device), lengths, theta)
+        return tag_indicators(tags.to(unary.device, non_blocking=True), lengths, theta)
 
     def _check_feasible(self, value: Tensor) -> None:
         check_feasible(value, "tag sequence")

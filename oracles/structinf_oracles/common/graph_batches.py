@@ -81,7 +81,7 @@ def check_edge_labels(oracle: Oracle, labels: Tensor, used: Tensor, count: int, 
     if isinstance(graphs_of(oracle), GraphBatch):
         size = counts_of_edges(oracle, labels.device).unsqueeze(1)
         reason = f"{what} must be numbers of edges of the instance's graph"
-    reject_labels(used & ((labels < 0) | (labels >= size)), labels, reason)
+    reject_labels(used & ((labels < 0) | (labels >= size)), labels, reason, defers=True)
 
 
 def edges_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "rows edges"] | None:

@@ -96,7 +96,7 @@ class SegmentationSums(HypergraphProgram):
         shape = n, len(lengths), 2 * as_tuple(theta)[0].shape[1]
         device = "cpu" if generator is None else generator.device
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
-        value, y = _walk(theta, lengths, uniforms.to(lengths.device))
+        value, y = _walk(theta, lengths, uniforms.to(lengths.device, non_blocking=True))
         self._check_feasible(value)
         return y
 

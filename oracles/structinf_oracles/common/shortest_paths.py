@@ -13,7 +13,7 @@ from torch import Tensor
 
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
-from structinf.oracle import Enumerable, KBest
+from structinf.oracle import Enumerable, KBest, computed_on_cpu
 from structinf.shapes import Int
 from structinf.validation import MOST_ENUMERATED, check_enumerable, check_instances, check_k, list_instances
 
@@ -71,6 +71,7 @@ class ShortestPath(KBest, Enumerable):
     The parts of a path are its edges, or its nodes including both ends.
     """
 
+    has_labels_on_cpu: ClassVar[bool] = True
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "GibbsOracle": f"counting the simple paths of a graph is #P-complete (Valiant 1979); {_ACYCLIC} sums",
@@ -127,6 +128,7 @@ class ShortestPath(KBest, Enumerable):
 
     # -- optimisation ----------------------------------------------------------------------------
 
+    @computed_on_cpu
     def argmax(self, theta: Tensor) -> Tensor:
         from ..kernels.path import dijkstra
 
@@ -147,8 +149,9 @@ class ShortestPath(KBest, Enumerable):
                 indices[0],
                 indices,
             )
-        return y.reshape(theta.shape).to(theta.device)
+        return y.reshape(theta.shape)
 
+    @computed_on_cpu
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the k best paths, by Yen's method: sets of paths have a common beginning and forbidden next arcs.
 
@@ -156,11 +159,11 @@ class ShortestPath(KBest, Enumerable):
         """
         check_k(k)
         self.argmax(theta)  # raises the errors of scores and of instances without a path
-        scores = self.without_missing_parts(theta).double().flatten(1).cpu()
-        paths = RankedPaths(self.arcs(theta.shape[1:]), self.checked_ends(theta).cpu(), scores, self.parts_are_nodes)
+        scores = self.without_missing_parts(theta).double().flatten(1)
+        paths = RankedPaths(self.arcs(theta.shape[1:]), self.checked_ends(theta), scores, self.parts_are_nodes)
         y, valid = paths.best(k)
         totals = torch.where(y != 0, scores, 0.0).sum(2).masked_fill(~valid, -torch.inf)
-        return y.reshape(k, *theta.shape).to(theta), totals.to(theta), valid.to(theta.device)
+        return y.reshape(k, *theta.shape).to(theta), totals.to(theta), valid
 
     def _check_signs(self, theta: Tensor) -> None:
         positive = theta > 0

@@ -80,7 +80,7 @@ def largest_size(oracle: Oracle, size: int) -> int:
         return 0
     if k.is_cpu:
         return int(k.max())
-    is_known = getattr(oracle.bound, "on_cpu", None) is not None
+    is_known = oracle.knows_data_on_cpu
     return size if size <= _MOST_ELEMENTS and not is_known else int(oracle.data_on_cpu()["k"].max())
 
 
