@@ -87,8 +87,9 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
 def calls_of(case: str) -> dict[str, Callable[[], Any]]:
     """Return calls for scores and instance data on the device.
 
-    The calls are ``map``, ``log_partition``, ``entropy``, ``sparsemap``, and ``marginals`` and losses with and without
-    the backward pass. The gold structures of losses are given as parts, or as labels.
+    The calls are ``map``, with and without ``infer``, ``log_partition``, ``entropy``, ``sparsemap``, ``samples``,
+    ``k best``, and ``marginals`` and losses with and without the backward pass. The gold structures of losses are given
+    as parts, or as labels.
 
     Parameters
     ----------
@@ -113,6 +114,9 @@ def calls_of(case: str) -> dict[str, Callable[[], Any]]:
         "log_partition": lambda: si.log_partition(fixed, oracle, **data),
         "marginals": lambda: si.relax(fixed, oracle, "marginals", **data),
         "sparsemap": lambda: si.relax(fixed, oracle, "sparsemap", **data),
+        "infer map": lambda: si.infer(fixed, oracle, "map", **data),
+        "samples": lambda: si.sample(fixed, oracle, 4, **data),
+        "k best": lambda: si.topk(fixed, oracle, 3, **data),
         "entropy": lambda: si.entropy(fixed, oracle, **data),
         "marginals and backward": backward,
         "loss": lambda: loss(fixed, gold, **data),

@@ -95,6 +95,23 @@ def test_forward_passes(case: str, call: str) -> None:
     assert found.triton_launches > 0
 
 
+QUERIES = {"samples": 14, "k best": 18, "infer map": 18}
+"""The largest numbers of launches of queries, which wait once."""
+
+
+@pytest.mark.parametrize("call", QUERIES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case in ("chain with lengths", "dtw") else pytest.mark.full) for case in PROGRAMS],
+)
+def test_queries_wait_once(case: str, call: str) -> None:
+    if call == "k best" and "k" in CASES[case][2]:
+        call = "infer map"  # the data k of the oracle and the k of the call have one name
+    found = count(case, call)
+    assert found.launches <= QUERIES[call], found.report()
+    assert found.synchronisations <= 1, found.report()
+
+
 @pytest.mark.parametrize(
     ("case", "call"),
     [
