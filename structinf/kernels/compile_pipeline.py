@@ -204,7 +204,7 @@ class WideKernelCompiler(KernelCompiler):
 
 
 def _creates_references(state: Any) -> bool:
-    """Return whether a function returns an array, or gets one from a call or from an operation on whole arrays."""
+    """Return whether a function returns an array, gets one from an operation, or copies one into another."""
     models = state.targetctx.data_model_manager
 
     def holds_reference(kind: Any) -> bool:
@@ -213,8 +213,15 @@ def _creates_references(state: Any) -> bool:
     if holds_reference(state.return_type):
         return True
     for block in state.func_ir.blocks.values():
+        for statement in block.find_insts((ir.SetItem, ir.StaticSetItem)):
+            if holds_reference(state.typemap[statement.value.name]):
+                return True
         for statement in block.find_insts(ir.Assign):
             value = statement.value
+            if isinstance(value, ir.Expr) and value.op == "getitem":
+                if holds_reference(state.typemap[value.index.name]):
+                    return True
+                continue
             if not isinstance(value, ir.Expr) or value.op not in _OWNING:
                 continue
             is_tuple = value.op == "call" and isinstance(state.typemap[value.func.name], types.NamedTupleClass)

@@ -67,6 +67,22 @@ def _first_after_swaps(x, y, count):
     return pair[0][0]
 
 
+@jit
+def _copy_reversed(x, y):
+    x[:] = y[::-1]
+
+
+@jit
+def _copy_chosen(x, y, index):
+    x[:] = y[index]
+
+
+@jit(called_from_python=True)
+def _copy_arrays(x, y, index):
+    _copy_reversed(x, y)
+    _copy_chosen(y, x, index)
+
+
 @jit(called_from_python=True)
 def _read_views(count):
     x = np.zeros(count)
@@ -95,6 +111,13 @@ def test_helpers_without_new_arrays_count_no_references(monkeypatch):
     for helper, counts in ((_first_after_swaps, False), (_tail, True)):
         (compiled,) = helper.overloads.values()
         assert ("NRT_incref" in str(compiled.library._final_module)) == counts
+
+
+def test_helpers_can_copy_arrays():
+    x, y = np.zeros(3), np.array([1.0, 2.0, 3.0])
+    _copy_arrays(x, y, np.array([2, 0, 1]))
+    assert x.tolist() == [3, 2, 1]
+    assert y.tolist() == [1, 3, 2]
 
 
 def test_functions_of_numba_can_call_helpers():
