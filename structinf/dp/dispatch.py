@@ -83,7 +83,7 @@ def _run_groups(kernel: Any, graph: Hypergraph, batch: int, tables: int, work: i
 
 @functools.cache
 def _lanes() -> int:
-    """Return the number of instances in a group, imported at the first call; see :func:`_value_and_mean_kernel`."""
+    """Return the number of instances in a group, imported at the first call; see :func:`_best_kernel`."""
     from ..kernels.simd.vector import LANES
 
     return LANES
