@@ -17,8 +17,12 @@ The derivative of H along v is −H Ṁ H, where Ṁ has the entries −a[j, i] 
 
 Errors. The differences H[i, i] − H[j, i] are subtractions. Let r[j, i] be the difference divided by H[i, i], the
 probability of :mod:`.marginals`. The relative error of μ[j, i] is a multiple of ε / r[j, i], and the error of the
-derivative is a multiple of μ[j, i] max|v| Σ_i H[i, i] ε / r[j, i]. An instance is left to :mod:`.marginals` if
-these bounds exceed 1e-7, or if H has numbers above 2^300. With smaller numbers, an underflow changes no result.
+derivative is a multiple of μ[j, i] max|v| Σ_i H[i, i] ε / r[j, i]. An instance is accurate if each r[j, i] is at least
+1e-9 n², or 1e-9 n Σ_i H[i, i] for the derivative. Arcs with means that round to 0 in float32 do not count. Instances
+with numbers above 2^300 are not accurate, so that no underflow changes a result.
+
+Random scores have such r up to standard deviations of about 5. Other instances take the time of both algorithms, about
+1.2 times that of :mod:`.marginals`.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ __all__ = ["value_and_mean32"]
 
 _HIGH, _LOW = 2.0**300, 2.0**-300
 _TINY = 2.0**-152  # rounds to 0 in float32
-_BOUND = 1e-8
+_BOUND = 1e-9
 
 
 @jit
