@@ -43,8 +43,20 @@ _UNUSED = {
 }
 
 
-# Operations whose result may be an array that nothing else holds.
-_OWNING = {"call", "binop", "inplace_binop", "unary"}
+# Operations whose results refer to their arguments' arrays. Results of other operations may be held by nothing else.
+_BORROWING = {
+    "build_tuple",
+    "cast",
+    "exhaust_iter",
+    "getattr",
+    "getitem",
+    "getiter",
+    "iternext",
+    "pair_first",
+    "pair_second",
+    "phi",
+    "static_getitem",
+}
 
 
 class _Flags(Flags):
@@ -204,8 +216,8 @@ class WideKernelCompiler(KernelCompiler):
 
 
 def _creates_references(state: Any) -> bool:
-    """Return whether a function returns an array, gets one from an operation, or copies one into another."""
-    models = state.targetctx.data_model_manager
+    """Return whether a function returns an array, gets a new one from an operation, or copies one into another."""
+    models, kinds = state.targetctx.data_model_manager, state.typemap
 
     def holds_reference(kind: Any) -> bool:
         return models[kind].contains_nrt_meminfo()
@@ -213,20 +225,19 @@ def _creates_references(state: Any) -> bool:
     if holds_reference(state.return_type):
         return True
     for block in state.func_ir.blocks.values():
-        for statement in block.find_insts((ir.SetItem, ir.StaticSetItem)):
-            if holds_reference(state.typemap[statement.value.name]):
-                return True
-        for statement in block.find_insts(ir.Assign):
-            value = statement.value
-            if isinstance(value, ir.Expr) and value.op == "getitem":
-                if holds_reference(state.typemap[value.index.name]):
+        for statement in block.body:
+            if isinstance(statement, ir.SetItem | ir.StaticSetItem):
+                if holds_reference(kinds[statement.value.name]):
                     return True
-                continue
-            if not isinstance(value, ir.Expr) or value.op not in _OWNING:
-                continue
-            is_tuple = value.op == "call" and isinstance(state.typemap[value.func.name], types.NamedTupleClass)
-            if not is_tuple and holds_reference(state.typemap[statement.target.name]):
-                return True
+            elif isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr):
+                value = statement.value
+                borrows = value.op in _BORROWING
+                if value.op == "call":
+                    borrows = isinstance(kinds[value.func.name], types.NamedTupleClass)
+                elif value.op == "getitem":  # an index that is an array selects a copy
+                    borrows = not holds_reference(kinds[value.index.name])
+                if not borrows and holds_reference(kinds[statement.target.name]):
+                    return True
     return False
 
 

@@ -1,9 +1,9 @@
 """Smoothed maxima of 16 columns of scores at once, for use inside kernels. Importing this module imports numba.
 
 The number α (`structinf.regularizers.Regularizer.alpha`) determines the regularizer: the negative entropy for α = 1,
-which functions take as None so that numba compiles nothing else, the negative Tsallis entropy for 1 < α ≤ 2, no
-regularizer for α = inf. With a = α − 1, p = 1 / a and d = x − max x,
-the probabilities q of a column are functions of d and of one number t per column,
+the negative Tsallis entropy for 1 < α ≤ 2, no regularizer for α = inf. Functions take None in place of α = 1, so that
+numba compiles only the code for the negative entropy. With a = α − 1, p = 1 / a and d = x − max x, the probabilities q
+of a column are functions of d and of one number t per column,
 
     α = 1   q = exp(d − t),                and max_Ω(x) = max x + t;
     α > 1   q = max(a (d − t), 0)^p,       where t makes q sum to 1.

@@ -77,10 +77,17 @@ def _copy_chosen(x, y, index):
     x[:] = y[index]
 
 
+@jit
+def _read_from_new_containers(x, y, index):
+    chosen, numbers, arrays = x[index], {1: 2.0}, [x, y]
+    return chosen[0] + numbers[1] + arrays[1][0]
+
+
 @jit(called_from_python=True)
 def _copy_arrays(x, y, index):
     _copy_reversed(x, y)
     _copy_chosen(y, x, index)
+    return _read_from_new_containers(x, y, index)
 
 
 @jit(called_from_python=True)
@@ -115,7 +122,7 @@ def test_helpers_without_new_arrays_count_no_references(monkeypatch):
 
 def test_helpers_can_copy_arrays():
     x, y = np.zeros(3), np.array([1.0, 2.0, 3.0])
-    _copy_arrays(x, y, np.array([2, 0, 1]))
+    assert _copy_arrays(x, y, np.array([2, 0, 1])) == 1 + 2 + 1
     assert x.tolist() == [3, 2, 1]
     assert y.tolist() == [1, 3, 2]
 
