@@ -10,11 +10,15 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
+from .interrupts import import_whole
+
+import_whole("numba.np.arrayobj")  # with modules of numba that register types, and cannot be imported a second time
+
+from llvmlite import ir  # noqa: E402
+from numba import types  # noqa: E402
+from numba.core import cgutils  # noqa: E402
+from numba.extending import intrinsic  # noqa: E402
+from numba.np.arrayobj import populate_array  # noqa: E402
 
 __all__ = ["FUNCTIONS", "NUMPY_FUNCTIONS", "allocate"]
 
