@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -29,6 +30,16 @@ from .hypergraph_cache import build_once, latest_hypergraph, store_latest_hyperg
 from .relaxed_walks import RelaxedWalks, relaxed_walks
 
 __all__ = ["HypergraphProgram"]
+
+
+_METHODS_OF_RECURSION = (
+    *("argmax", "argmax_indices", "contains", "count", "covariance_product", "entropy", "enumerate"),
+    *("has_faster_argmax", "known_set", "linear_constraints", "log_partition", "log_partition_and_marginals"),
+    *("log_partition_vjp", "log_prob", "marginals", "sample", "sample_without_replacement"),
+    *("smoothed_hessian_product", "smoothed_sample", "smoothed_value", "smoothed_value_and_mean", "smoothed_vjp"),
+    "topk",
+)
+"""The methods and attributes that depend on the hypergraph."""
 
 
 class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyConstrained):
@@ -72,9 +83,24 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable, LinearlyC
     tensor([[0.7891, 0.2109, 0.7188]])
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A class may have loops of its own for its hypergraph. A subclass with another hypergraph must not use them.
+        owners = list(itertools.takewhile(lambda base: base is not HypergraphProgram, cls.__mro__))
+        builders = [place for place, base in enumerate(owners) if "build" in base.__dict__]
+        if len(builders) > 1:
+            own = {name for base in owners[: builders[0] + 1] for name in base.__dict__}
+            for name in _METHODS_OF_RECURSION:
+                general = getattr(HypergraphProgram, name)
+                if name not in own and getattr(cls, name) is not general:
+                    setattr(cls, name, general)
+
     @abc.abstractmethod
     def build(self, event_shape: Any) -> Hypergraph:
         """Return the hypergraph for ``event_shape``, a shape or a tuple of shapes.
+
+        A subclass that replaces the hypergraph of its base class also replaces the algorithms of the base class by
+        those for hypergraphs, unless it defines its own.
 
         Law: the hypergraph depends only on ``event_shape`` and on the options.
         """

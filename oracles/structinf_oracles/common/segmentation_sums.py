@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -38,16 +37,15 @@ _LARGE_GRAPH = 20_000
 class SegmentationSums(HypergraphProgram):
     """A program that sums over the forms of :mod:`.segment_boundaries` without a graph, for the negative entropy.
 
-    The same loops find the best structure. Other regularizers, derivatives of third order, and subclasses that replace
-    the recursion of the structure take the graph.
+    The same loops find the best structure. Other regularizers, and derivatives of third order, take the graph.
     """
 
     def has_faster_argmax(self, theta: Parts) -> bool:
-        return _has_loops(self, theta) and graph_size([t.shape[1:] for t in as_tuple(theta)]) > _LARGE_GRAPH
+        return has_boundaries(theta) and graph_size([t.shape[1:] for t in as_tuple(theta)]) > _LARGE_GRAPH
 
     def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
-        if is_recorded or not _has_kernels(self, theta, regularizer):
+        if is_recorded or not _has_kernels(theta, regularizer):
             return super().smoothed_value(theta, regularizer)
         (kernels, scores), lengths = _kernels(theta), self._lengths(theta)
         is_hard = regularizer.alpha == math.inf
@@ -56,7 +54,7 @@ class SegmentationSums(HypergraphProgram):
         return value.to(as_tuple(theta)[0].dtype)
 
     def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
-        if not _has_kernels(self, theta, regularizer):
+        if not _has_kernels(theta, regularizer):
             return super().smoothed_value_and_mean(theta, regularizer)
         lengths = self._lengths(theta)
         if regularizer.alpha == math.inf:
@@ -69,12 +67,12 @@ class SegmentationSums(HypergraphProgram):
         return value.to(as_tuple(theta)[0].dtype), y
 
     def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
-        if not _has_kernels(self, theta, regularizer):
+        if not _has_kernels(theta, regularizer):
             return super().smoothed_vjp(theta, weight, regularizer)
         return sum_to_batch_of(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
 
     def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
-        if not _has_kernels(self, theta, regularizer):
+        if not _has_kernels(theta, regularizer):
             return super().smoothed_hessian_product(theta, v, regularizer)
         if regularizer.alpha == math.inf:
             return map_parts(torch.zeros_like, self.argmax(theta))
@@ -86,7 +84,7 @@ class SegmentationSums(HypergraphProgram):
     def smoothed_sample(
         self, theta: Parts, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
     ) -> Parts:
-        if not _has_kernels(self, theta, regularizer):
+        if not _has_kernels(theta, regularizer):
             return super().smoothed_sample(theta, n, regularizer, generator)
         check_count(n)
         if regularizer.alpha == math.inf:
@@ -101,14 +99,14 @@ class SegmentationSums(HypergraphProgram):
         return y
 
     def entropy(self, theta: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
-        if not _has_kernels(self, theta, regularizer) or regularizer.alpha == math.inf:
+        if not _has_kernels(theta, regularizer) or regularizer.alpha == math.inf:
             return super().entropy(theta, regularizer)
         exact = divide_by_temperature(map_parts(Tensor.double, theta), regularizer.temperature)
         value, mean = self.smoothed_value_and_mean(exact, regularizer)
         return (value - inner_product(exact, mean)).clamp(min=0).to(as_tuple(theta)[0].dtype)
 
     def log_prob(self, theta: Parts, y: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
-        if not _has_kernels(self, theta, regularizer) or regularizer.alpha == math.inf:
+        if not _has_kernels(theta, regularizer) or regularizer.alpha == math.inf:
             return super().log_prob(theta, y, regularizer)
         exact = divide_by_temperature(map_parts(Tensor.double, theta), regularizer.temperature)
         value = self.smoothed_value(map_parts(Tensor.detach, exact), regularizer)
@@ -125,21 +123,10 @@ class SegmentationSums(HypergraphProgram):
         return bound_lengths(self, batch_size(theta), steps.shape[1], steps.device)
 
 
-def _has_kernels(oracle: SegmentationSums, theta: Parts, regularizer: Regularizer) -> bool:
+def _has_kernels(theta: Parts, regularizer: Regularizer) -> bool:
     """Return whether loops in linear memory process θ: for boundaries, and the negative entropy or no regularizer."""
     alpha = regularizer.alpha
-    return _has_loops(oracle, theta) and alpha is not None and (alpha <= 1 + 1e-8 or alpha == math.inf)
-
-
-def _has_loops(oracle: SegmentationSums, theta: Parts) -> bool:
-    return has_boundaries(theta) and _keeps_recursion(type(oracle))
-
-
-@functools.cache
-def _keeps_recursion(kind: type[SegmentationSums]) -> bool:
-    """Return whether no subclass replaces the recursion ``build`` of the structure, which the loops implement."""
-    owner = next(cls for cls in kind.__mro__ if "build" in cls.__dict__)
-    return SegmentationSums in owner.__bases__
+    return has_boundaries(theta) and alpha is not None and (alpha <= 1 + 1e-8 or alpha == math.inf)
 
 
 def _walk(theta: Any, lengths: Tensor, uniforms: Tensor | None = None) -> tuple[Tensor, Parts]:
