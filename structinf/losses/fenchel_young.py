@@ -160,10 +160,10 @@ class FenchelYoungLoss(StructuredLoss):
         InfeasibleError
             If an instance has no structure of finite score, or no allowed structure, with ``on_infeasible="raise"``.
         InvalidInputError
-            If a gold structure is not in Y (checked for oracles with labels), or uses a part of score −inf, so that
-            its loss is infinite. If a mean is outside conv(Y), as far as checked: parts of structures of 0 and 1 lie in
-            [0, 1], the rows and columns of a transport plan have the right sums, and no loss is negative. Also for the
-            invalid inputs of :func:`structinf.relax`.
+            If a gold structure is not in Y, as far as the oracle can tell, or uses a part of score −inf, so that its
+            loss is infinite. If a mean is outside conv(Y), as far as checked: parts lie within their bounds, the rows
+            and columns of a transport plan have the right sums, and no loss is negative. Also for the invalid inputs of
+            :func:`structinf.relax`.
         """
         given = [
             name

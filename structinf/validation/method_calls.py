@@ -283,8 +283,8 @@ def accepts_data(oracle: Any, theta: Any, device: torch.device) -> bool:
     device : torch.device
         The device of scores and data.
     """
-    form = getattr(oracle.bound, "accepted", None)
-    return form is not None and form.data == _data_on(oracle, device) is not None and is_accepted(oracle, theta)
+    form, data = getattr(oracle.bound, "accepted", None), _data_on(oracle, device)
+    return form is not None and data is not None and form.data == data and is_accepted(oracle, theta)
 
 
 def _data_on(oracle: Any, device: torch.device) -> tuple[Any, ...] | None:
