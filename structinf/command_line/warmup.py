@@ -191,10 +191,11 @@ def run(names: Sequence[str], dtypes: Sequence[torch.dtype], relaxations: Sequen
         if name not in known:
             hint = did_you_mean(name, known) or "."
             raise UnknownNameError(f"warmup has no example of {name!r}{hint} Known: {', '.join(known)}")
+    if relaxations and SIMPLEX in names:
+        raise InvalidInputError("warmup: the maps of simplex are no relaxations; leave out simplex, or --relaxation")
     for relaxation in map(resolution.get_relaxation, relaxations):
         for name in names:
-            if name != SIMPLEX:
-                resolution.check_supported(example(name), relaxation)
+            resolution.check_supported(example(name), relaxation)
     chosen = names or (list_structures() if relaxations else known)
     items = [item for name in chosen for dtype in dtypes for item in _chosen_items(name, dtype, relaxations)]
     failures: list[str] = []

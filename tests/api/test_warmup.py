@@ -72,6 +72,7 @@ def test_work_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
         (["arboresence"], "warmup has no example of 'arboresence'; did you mean 'arborescence'?"),
         (["chain", "--relaxation", "marginal"], "no relaxation is called 'marginal'; did you mean 'marginals'?"),
         (["assignment", "--relaxation", "marginals"], "marginals does not work for assignment"),
+        (["simplex", "--relaxation", "map"], "the maps of simplex are no relaxations"),
     ],
 )
 def test_wrong_names(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
