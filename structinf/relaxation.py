@@ -217,7 +217,7 @@ def with_parameters_of(module: nn.Module, relaxation: RelaxationT) -> Relaxation
     They differ from those of :func:`register_parameters` inside ``torch.func.functional_call``, and after
     ``load_state_dict(..., assign=True)``.
     """
-    if not getattr(module, "_has_parameter_options", False) or isinstance(relaxation, nn.Module):
+    if not vars(module).get("_has_parameter_options", False) or isinstance(relaxation, nn.Module):
         return relaxation
     changed: dict[str, Any] = {}
     for name in _parameter_options(relaxation):

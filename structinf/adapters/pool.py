@@ -49,6 +49,11 @@ class StructurePool:
         return len(self._keys)
 
     @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtype of each tensor of the structures; () before the first structure."""
+        return tuple([t.dtype for t in self._memory])
+
+    @property
     def structures(self) -> Parts | None:
         """The structures, (K, *event); None if the pool is empty."""
         if not self._keys:
@@ -104,16 +109,16 @@ class StructurePool:
         self.check_form(theta)
         return scores_of_vectors(theta, self.vectors(theta))
 
-    def vectors(self, like: Parts) -> tuple[Tensor, ...]:
+    def vectors(self, like: Parts, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
         """Return copies of the structures as vectors, (K, D) for each tensor of ``like``, in its dtype and device.
 
-        The pool keeps the copies until it changes, and changes no copy.
+        The pool keeps the copies until it changes, and changes no copy. With ``dtype``, the copies have this dtype.
         """
-        wanted = [(t.dtype, t.device) for t in as_tuple(like)]
+        wanted = [(dtype or t.dtype, t.device) for t in as_tuple(like)]
         kept = self._vectors  # other threads may replace it
         if kept is None or kept[0] != wanted:
-            pairs = zip(self._memory, as_tuple(like), strict=True)
-            copies = [m[: len(self)].to(t.device, t.dtype, copy=True).unsqueeze(-1).flatten(1) for m, t in pairs]
+            pairs = zip(self._memory, wanted, strict=True)
+            copies = [m[: len(self)].to(device, own, copy=True).unsqueeze(-1).flatten(1) for m, (own, device) in pairs]
             self._vectors = kept = wanted, tuple(copies)
         return kept[1]
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
+from ..kernels.arrays import has_numpy_view, is_small
 from ..parts import Parts, as_tuple, pack, pack_like, sum_to_batch_of, zeros_for_missing
 from ..shapes import Float
 from .function import Function
@@ -31,7 +33,7 @@ def attach_envelope_gradient(
     theta: Parts,
     mean: Parts,
     differentiable_mean: Callable[[Parts], Parts] | None = None,
-    count: int | None = None,
+    reduced: tuple[int, torch.dtype] | None = None,
 ) -> Float[Tensor, "*batch"]:
     """Return ``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), with the gradient μ of the envelope theorem.
 
@@ -40,7 +42,7 @@ def attach_envelope_gradient(
     Parameters
     ----------
     value : (B,) Tensor
-        The maximum. It may have another dtype than ``theta``. With ``count``, the reduced maxima, ().
+        The maximum. It may have another dtype than ``theta``.
     theta : (B | 1, *event) Parts
         The scores θ.
     mean : (B, *event) Parts
@@ -48,11 +50,12 @@ def attach_envelope_gradient(
     differentiable_mean : callable, optional
         Returns the mean with its gradient rule, given θ. Only second derivatives call the function, so that first
         derivatives need no rule for the mean.
-    count : int, optional
-        The divisor of the sum of the B maxima in ``value``: B for their mean, and 1 for their sum.
+    reduced : tuple, optional
+        The divisor of the sum of the B maxima, B for their mean and 1 for their sum, and the dtype of the result. The
+        result is then (), so that autograd records one node instead of three.
     """
     is_tuple = isinstance(theta, tuple)
-    return _Envelope.apply(value, is_tuple, count, differentiable_mean, *as_tuple(theta), *as_tuple(mean))
+    return _Envelope.apply(value, is_tuple, reduced, differentiable_mean, *as_tuple(theta), *as_tuple(mean))
 
 
 class _Envelope(Function):
@@ -60,15 +63,21 @@ class _Envelope(Function):
     def forward(
         value: Tensor,
         is_tuple: bool,
-        count: int | None,
+        reduced: tuple[int, torch.dtype] | None,
         differentiable_mean: Callable[[Parts], Parts] | None,
         *theta_mean: Tensor,
     ) -> Tensor:
-        return value.clone()
+        if reduced is None:
+            return value.clone()
+        count, dtype = reduced
+        if is_small(value):
+            return torch.tensor(np.add.reduce(value.numpy()) / count, dtype=dtype, device="cpu")
+        return (value.sum() / count).to(dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, ctx.is_tuple, ctx.count, ctx.differentiable_mean, *theta_mean = inputs
+        _, ctx.is_tuple, reduced, ctx.differentiable_mean, *theta_mean = inputs
+        ctx.count = None if reduced is None else reduced[0]
         n = len(theta_mean) // 2
         ctx.shared = [t.shape[0] for t in theta_mean[:n]]
         ctx.save_for_backward(*theta_mean[n if ctx.differentiable_mean is None else 0 :])
@@ -79,11 +88,12 @@ class _Envelope(Function):
         means = saved[-n:]
         if ctx.differentiable_mean is not None and torch.is_grad_enabled():
             means = as_tuple(ctx.differentiable_mean(pack(saved[:n], ctx.is_tuple)))
-        gradients = []
+        gradients, scale = [], g
         if ctx.count is not None:
-            g = g.double() / ctx.count
+            reads = has_numpy_view(g) and not torch.is_grad_enabled()
+            scale = (g.item() if reads else g.double()) / ctx.count
         for mean, rows in zip(means, ctx.shared, strict=True):
-            each = mean * g.view(-1, *[1] * (mean.ndim - 1))
+            each = mean * (g.view(-1, *[1] * (mean.ndim - 1)) if ctx.count is None else scale)
             gradients.append(each.sum(0, keepdim=True) if rows == 1 and mean.shape[0] != 1 else each)
         return None, None, None, None, *gradients, *[None] * n
 

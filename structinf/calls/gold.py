@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -132,13 +133,25 @@ def flatten_parts(problem: Problem, y: Any, what: str, instead: str = "") -> Par
     return form
 
 
-def gold_structures(problem: Problem, y: Any, what: str, *, allows_means: bool = False) -> Parts:
+def gold_structures(
+    problem: Problem,
+    y: Any,
+    what: str,
+    *,
+    allows_means: bool = False,
+    is_known: Callable[[Tensor], bool] | None = None,
+) -> Parts:
     """Return gold structures (B, *event), given as structures or as integer labels.
 
     If the oracle has labels, encoding and decoding check that structures belong to Y; else the oracle's ``contains``,
     or bounds of its parts. With ``allows_means``, instances with fractions may be means in conv(Y), which
-    :func:`check_means` checks.
+    :func:`check_means` checks. Plain tensors of structures for which ``is_known`` returns True have passed the checks
+    in an earlier call.
     """
+    if is_known is not None and problem.has_flat_form(y):
+        check_not_captured(what, y)
+        if is_known(y):
+            return y
     if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
         return encode_labels(problem, y, what)
     form = flatten_parts(problem, y, what, _or_labels(problem, y, what))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import torch
@@ -9,10 +10,12 @@ from torch import Tensor
 
 from ..adapters import mean_of_vectors, scores_of_vectors
 from ..calls.arguments import OnInfeasible, check_on_infeasible
+from ..calls.gold import gold_structures
 from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
+from ..kernels.arrays import as_tensor, numpy_if_small
 from ..oracle import Oracle
-from ..parts import Parts, inner_product, map_parts, scale_per_instance
+from ..parts import Parts, inner_product, map_parts, parts_to_vectors, scale_per_instance
 from ..relaxation import resolve_relaxation
 from ..validation import check_choice
 from .gold_scores import gold_scores
@@ -102,37 +105,36 @@ class ContrastiveLoss(StructuredLoss):
         self.pool = LossPool(pool, capacity, solve_ratio)
         self.reduction = check_reduction(reduction)
 
+    def _gold(self, problem: Problem, y: Any) -> Parts:
+        return gold_structures(problem, y, "y", is_known=functools.partial(self.pool.knows, problem.oracle))
+
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
-        fixed, y = (map_parts(lambda t: t.detach().double(), parts) for parts in (problem.theta, gold))
-        is_mean = problem.is_finite and self.kind == "nce"
+        theta, is_mean = problem.theta, problem.is_finite and self.kind == "nce"
+        if problem.is_finite and isinstance(theta, Tensor) and not is_mean:
+            self.pool.grow(problem.oracle, gold, theta)
+            (vectors,) = self.pool.vectors(theta)
+            losses, mean = _compare_with_best(*numpy_if_small(*map(parts_to_vectors, (theta, gold)), vectors))
+            return attach_gradient(losses, problem, self.reduction, theta, mean.view(len(mean), *theta.shape[1:]))
+        fixed, y = (map_parts(lambda t: t.detach().double(), parts) for parts in (theta, gold))
         # Without a forbidden part, every gold structure has a finite score.
-        own = None if problem.is_finite else gold_scores(problem.oracle, fixed, y)
-        self.pool.grow(problem.oracle, gold, problem.theta)
+        own = None if is_mean else gold_scores(problem.oracle, fixed, y)
+        self.pool.grow(problem.oracle, gold, theta)
         vectors = self.pool.vectors(fixed)
-        if is_mean:
+        if own is None:
             # The mean of the scores is the score of the mean. Sums of structures are exact.
             count = vectors[0].shape[0]
             total = mean_of_vectors(vectors[0].new_ones(1, count), vectors, y)
             total = map_parts(lambda s, gold: s - count * gold, total, y)
             mean = map_parts(lambda s: s / count, total)
             losses = inner_product(fixed, total) / count
-            return attach_gradient(losses, problem, self.reduction, problem.theta, mean)
+            return attach_gradient(losses, problem, self.reduction, theta, mean)
         scores = scores_of_vectors(fixed, vectors, problem.is_finite)
-        if own is None:
-            differences = scores - inner_product(fixed, y)[:, None]
-            best = differences.amax(1, keepdim=True)
-            weights = (differences == best).to(scores)
-            mean = mean_of_vectors(weights / weights.sum(1, keepdim=True), vectors, y)
-            is_better = (best[:, 0] >= 0).to(scores)
-            mean = scale_per_instance(map_parts(torch.sub, mean, y), is_better)
-            losses = best[:, 0].clamp(min=0)
-            return attach_gradient(losses, problem, self.reduction, problem.theta, mean)
         weights, differences = self._compare(scores, own[:, None])
         losses = (weights * differences).sum(1)
         # The weights are constant near θ, and the loss is linear.
         total = weights.sum(1)
         mean = map_parts(lambda m, gold: m - scale_per_instance(gold, total), mean_of_vectors(weights, vectors, y), y)
-        return attach_gradient(losses, problem, self.reduction, problem.theta, mean)
+        return attach_gradient(losses, problem, self.reduction, theta, mean)
 
     def _compare(self, scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights of the structures and the differences of scores, (B, K) each.
@@ -152,3 +154,22 @@ class ContrastiveLoss(StructuredLoss):
 
     def extra_repr(self) -> str:
         return f"oracle={self.oracle!r}, kind={self.kind!r}, {describe_rules(self)}"
+
+
+def _compare_with_best(library: Any, data: list[Any]) -> tuple[Tensor, Tensor]:
+    """Return the losses "map", (B,), and their gradients, (B, D), if no part is forbidden.
+
+    Parameters
+    ----------
+    library : module
+        The library of the arrays, torch or numpy.
+    data : list
+        The scores (B | 1, D), the gold structures (B, D) and the structures of the pool (K, D), in float64.
+    """
+    theta, y, vectors = data
+    differences = theta @ vectors.T - (theta * y).sum(1)[:, None]
+    best = library.amax(differences, 1)
+    weights = library.asarray(differences == best[:, None], dtype=library.float64)
+    is_better = library.asarray(best >= 0, dtype=library.float64)
+    mean = (weights / weights.sum(1)[:, None]) @ vectors
+    return as_tensor(library.where(best >= 0, best, 0.0)), as_tensor((mean - y) * is_better[:, None])

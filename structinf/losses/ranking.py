@@ -11,8 +11,9 @@ from torch import Tensor
 from ..adapters import mean_of_vectors, scores_of_vectors
 from ..calls.arguments import OnInfeasible
 from ..calls.problem import Problem
+from ..kernels.arrays import as_tensor, first_maximum, log_softmax, numpy_if_small
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, map_parts
+from ..parts import Parts, as_tuple, map_parts, parts_to_vectors
 from ..validation import check_choice, check_nonnegative, check_positive
 from .decision_loss import DecisionLoss
 from .loss_pool import LossPool
@@ -111,29 +112,36 @@ class RankingLoss(DecisionLoss):
         vectors = self.pool.vectors(true)
         if any(t.requires_grad for t in as_tuple(true)):
             p, q = (scores_of_vectors(scores, vectors, problem.is_finite) for scores in (predicted, true))
-            return self._compare(p, q, problem.is_finite)[0]
-        q = scores_of_vectors(true, vectors, problem.is_finite)
+            return self._compare(torch, p, q, problem.is_finite)[0]
 
         def compare(theta: Parts) -> tuple[Tensor, Parts]:
-            p = scores_of_vectors(theta, vectors, problem.is_finite)
-            losses, slopes = self._compare(p, q, problem.is_finite)
+            p, q = (scores_of_vectors(scores, vectors, problem.is_finite) for scores in (theta, true))
+            losses, slopes = self._compare(torch, p, q, problem.is_finite)
             return losses, mean_of_vectors(slopes(), vectors, theta)
 
         def differentiable_gradient(theta: Parts) -> Parts:
             return compare(map_parts(Tensor.double, theta))[1]
 
-        with torch.no_grad():
-            losses, gradient = compare(predicted)
+        if problem.is_finite and isinstance(predicted, Tensor) and isinstance(true, Tensor):
+            library, (p, q, pool) = numpy_if_small(*map(parts_to_vectors, (predicted, true)), vectors[0])
+            losses, slopes = self._compare(library, p @ pool.T, q @ pool.T, True)
+            losses, gradient = as_tensor(losses), as_tensor(slopes() @ pool)
+            gradient = gradient.view(len(gradient), *predicted.shape[1:])
+        else:
+            with torch.no_grad():
+                losses, gradient = compare(predicted)
         return attach_gradient(losses, problem, self.reduction, problem.theta, gradient, differentiable_gradient)
 
-    def _compare(self, p: Tensor, q: Tensor, is_finite: bool) -> tuple[Tensor, Callable[[], Tensor]]:
+    def _compare(self, library: Any, p: Any, q: Any, is_finite: bool) -> tuple[Any, Callable[[], Any]]:
         """Return the losses, (B,), and a function that returns their derivatives by the predicted scores, (B, K).
 
         Both are differentiable.
 
         Parameters
         ----------
-        p, q : (B | 1, K) Tensor
+        library : module
+            The library of the scores: torch, or numpy if no part is forbidden.
+        p, q : (B | 1, K) Tensor or array
             The predicted and the true scores of the structures.
         is_finite : bool
             Whether no part is forbidden, so that all scores count.
@@ -152,13 +160,13 @@ class RankingLoss(DecisionLoss):
                 p, q = (where(allowed.any(1, keepdim=True), scores) for scores in (p, q))
             if self.temperature != 1:
                 p, q = p / self.temperature, q / self.temperature
-            shares, logs = q.softmax(1), p.log_softmax(1)
+            shares, logs = library.exp(log_softmax(q)), log_softmax(p)
             used = None if allowed is None else allowed & (shares > 0)
             shares = where(used, shares)
-            losses = -torch.linalg.vecdot(shares, where(used, logs))
+            losses = -(shares * where(used, logs)).sum(1)
 
             def of_shares() -> Tensor:
-                total = logs.exp()
+                total = library.exp(logs)
                 if allowed is not None:  # otherwise, the shares add to 1
                     total = total * shares.sum(1, keepdim=True)
                 return (total - shares) / self.temperature if self.temperature != 1 else total - shares
@@ -167,20 +175,21 @@ class RankingLoss(DecisionLoss):
         p = where(allowed, p)
         if self.kind == "pointwise":
             differences = p - where(allowed, q)
-            squares = torch.linalg.vecdot(differences, differences)
+            squares = (differences * differences).sum(1)
             if allowed is None:
                 return squares / p.shape[1], lambda: differences * (2 / p.shape[1])
             count = allowed.sum(1, keepdim=True).clamp(min=1)
             return squares / count[:, 0], lambda: 2 * differences / count
-        best, index = q.max(1, keepdim=True)
-        errors = (self.margin + p if self.margin else p) - p.gather(1, index)
-        counted = both(q < best).to(p)
-        weights = counted * (errors >= 0) / counted.sum(1, keepdim=True).clamp(min=1)
+        is_best = first_maximum(q)
+        errors = (self.margin + p if self.margin else p) - library.where(is_best, p, 0.0).sum(1)[:, None]
+        counted = library.asarray(both(q < library.amax(q, 1)[:, None]), dtype=library.float64)
+        count = counted.sum(1)[:, None]
+        weights = counted * (errors >= 0) / library.where(count > 0, count, 1.0)
 
-        def slopes() -> Tensor:
-            return weights.scatter_add(1, index.expand(weights.shape[0], 1), -weights.sum(1, keepdim=True))
+        def slopes() -> Any:
+            return library.where(is_best, -weights.sum(1)[:, None], weights)  # the best structure has no weight
 
-        return torch.linalg.vecdot(weights, errors), slopes
+        return (weights * errors).sum(1), slopes
 
     def extra_repr(self) -> str:
         oracle, rest = f"oracle={self.oracle!r}", super().extra_repr()

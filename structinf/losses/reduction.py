@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from .. import autograd
@@ -55,14 +54,12 @@ def attach_gradient(
 ) -> Tensor:
     """Return ``losses``, (B,) in float64, with the gradient of :func:`structinf.autograd.attach_envelope_gradient`.
 
-    If no instance is left out, the result is the reduced loss, (), so that autograd records one node instead of three.
+    If no instance is left out, the result is the reduced loss, ().
     """
     if reduction == "none" or problem.solved is not None or not losses.numel():
         return autograd.attach_envelope_gradient(losses, theta, gradient, differentiable_gradient)
-    count = len(losses) if reduction == "mean" else 1
-    with torch.no_grad():
-        value = reduce_losses(losses, reduction).to(problem.dtype)
-    return autograd.attach_envelope_gradient(value, theta, gradient, differentiable_gradient, count)
+    reduced = len(losses) if reduction == "mean" else 1, problem.dtype
+    return autograd.attach_envelope_gradient(losses, theta, gradient, differentiable_gradient, reduced)
 
 
 def restore_losses(losses: Tensor, problem: Problem, reduction: Reduction) -> Tensor:

@@ -126,9 +126,13 @@ class StructuredLoss(nn.Module, abc.ABC):
         """
 
         def losses(problem: Problem, relaxation: Relaxation) -> Tensor:
-            return self._losses(problem, gold_structures(problem, y, "y"), relaxation)
+            return self._losses(problem, self._gold(problem, y), relaxation)
 
         return self._reduced(losses, theta, instance_data, generator)
+
+    def _gold(self, problem: Problem, y: Any) -> Parts:
+        """Return the gold structures (B, *event), given as structures or as labels, after their checks."""
+        return gold_structures(problem, y, "y")
 
     def _reduced(
         self,

@@ -252,3 +252,47 @@ def test_ranking_has_gradients_for_the_true_scores(kind):
     with torch.no_grad():
         alone = loss(theta, true)
     torch.testing.assert_close(loss(theta, true), alone, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["map", "pointwise", "pairwise", "listwise"])
+def test_large_batches_have_the_losses_of_small_ones(kind):
+    # numpy compares the structures of small batches, and torch those of large ones
+    g = torch.Generator().manual_seed(5)
+    theta, true = (torch.randn(600, 8, generator=g).round(decimals=1) for _ in range(2))
+    pool = si.relax(torch.randn(20, 8, generator=g), "subset", "map", k=3)
+    options = {"k": 3, "pool": pool, "reduction": "none"}
+    loss = si.ContrastiveLoss("subset", kind, **options) if kind == "map" else si.RankingLoss("subset", kind, **options)
+    loss.eval()
+    given = si.relax(true, "subset", "map", k=3) if kind == "map" else true
+    large, small = theta.clone().requires_grad_(), theta.clone().requires_grad_()
+    values = loss(large, given)
+    pieces = torch.cat([loss(t, y) for t, y in zip(small.split(50), given.split(50), strict=True)])
+    torch.testing.assert_close(values, pieces)
+    torch.testing.assert_close(*(torch.autograd.grad(v.sum(), t)[0] for v, t in ((values, large), (pieces, small))))
+
+
+def test_gold_structures_that_a_pool_has_checked_are_not_checked_again():
+    class Recorded(si.Oracle):
+        event_ndim = 1
+        checked = 0
+
+        def argmax(self, theta):
+            return torch.nn.functional.one_hot(theta.argmax(1), 3).to(theta)
+
+        def contains(self, y):
+            self.checked += 1
+            return (y.sum(1) == 1) & ((y == 0) | (y == 1)).all(1)
+
+    first, theta, eye, pair = Recorded(), torch.randn(3, 3), torch.eye(3), torch.tensor([[1.0, 1.0, 0.0]])
+    loss = si.ContrastiveLoss(first, "map", pool=torch.cat([eye, pair]))
+    for _ in range(3):
+        loss(theta, eye)
+    assert first.checked == 1
+    for wrong in (torch.cat([eye[:2], pair]), torch.cat([eye[:2], 0.3 * eye[2:]])):
+        with pytest.raises(InvalidInputError, match=r"not a structure of .* index 2"):
+            loss(theta, wrong)
+    with pytest.raises(InvalidInputError, match=r"not a structure of .* index 0"):
+        loss(theta.double(), eye.double() * (1 + 1e-12))  # the pool rounds to float32
+    loss.oracle = second = Recorded()
+    loss(theta, eye)
+    assert second.checked == 1
