@@ -16,6 +16,7 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError, UnsupportedError, renumber_instances
 from structinf.kernels import to_numpy
+from structinf.kernels.arrays import has_numpy_view
 from structinf.linear_constraints import LinearConstraints
 from structinf.parts import Parts, as_tuple
 from structinf.shapes import Bool
@@ -360,6 +361,12 @@ class Knapsack(HypergraphProgram):
         if self.bound:
             return None
         weights, capacity = _options_on(_without_cache(self), y.device)
+        if has_numpy_view(y):
+            # Operations of numpy on small arrays take less time than those of torch.
+            parts = y.detach().numpy()
+            is_binary = np.logical_and.reduce((parts == 0) | (parts == 1), axis=1)
+            has_room = np.logical_and.reduce((parts != 0) @ weights.numpy().T <= capacity.numpy(), axis=1)
+            return torch.from_numpy(is_binary & has_room)
         load = ((y != 0).unsqueeze(1) * weights).sum(2)
         return (y == y * y).all(1) & (load <= capacity).all(1)
 
