@@ -80,6 +80,8 @@ class Problem:
     """The instances of the user's batch in ``theta``; None for all instances."""
     is_finite: bool = False
     """Whether all scores are known to be finite, so that no part is forbidden. Always False on a GPU."""
+    has_padding: bool = True
+    """Whether the oracle may have padding; False if it has no mask of valid parts for the form of ``theta``."""
 
     @classmethod
     def build(
@@ -94,7 +96,7 @@ class Problem:
             batch = torch.Size((batch_size(flat),))
             form, is_finite = checked_without_padding(oracle, flat, batch, None)
             dtypes = tuple([t.dtype for t in as_tuple(flat)])
-            return cls(oracle, form, batch, dtypes, None, on_infeasible, None, is_finite)
+            return cls(oracle, form, batch, dtypes, None, on_infeasible, None, is_finite, form is not flat)
         theta = list_to_tuple(theta)
         check_score_tensors(theta)
         ndims = oracle.resolve_event_ndim(theta)
@@ -331,7 +333,7 @@ class Problem:
 
     def without_padding(self, form: Parts) -> Parts:
         """Return ``form`` (B | 1, *event) with 0 in the padding."""
-        return without_padding(self.oracle, form)
+        return without_padding(self.oracle, form) if self.has_padding else form
 
     def repeat(self, shape: torch.Size) -> Problem:
         """Return the problem with copies of all instances, in dimensions ``shape`` in front of the batch."""

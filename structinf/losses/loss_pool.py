@@ -79,21 +79,20 @@ class LossPool(nn.Module):
             )
         if not self.training or not batch_size(theta):
             return
-        with torch.no_grad():
-            # An infeasible instance raises an error here, before the call counts. The loss then calls again without it.
-            if not is_due(self.calls + 1, self.solve_ratio):
-                new = []
-            elif true_theta is None or not oracle.is_exact or self.memory.capacity < 2 * batch_size(theta):
-                new = best_structures(oracle, theta, *([] if true_theta is None else [true_theta]))
-            else:
-                new = []
-                self._add_best(oracle, theta, true_theta)
-            vars(self)["calls"] += 1  # an assignment to an attribute of a module takes 3 µs
-            new = new if structures is None else [structures, *new]
-            if new:
-                keys = self.memory.add(new[0] if len(new) == 1 else map_parts(lambda *each: torch.cat(each), *new))
-                if structures is not None:
-                    self._remember_checked(oracle, structures, keys[: batch_size(structures)])
+        # An infeasible instance raises an error here, before the call counts. The loss then calls again without it.
+        if not is_due(self.calls + 1, self.solve_ratio):
+            new = []
+        elif true_theta is None or not oracle.is_exact or self.memory.capacity < 2 * batch_size(theta):
+            new = best_structures(oracle, theta, *([] if true_theta is None else [true_theta]))
+        else:
+            new = []
+            self._add_best(oracle, theta, true_theta)
+        vars(self)["calls"] += 1  # an assignment to an attribute of a module takes 3 µs
+        new = new if structures is None else [map_parts(Tensor.detach, structures), *new]
+        if new:
+            keys = self.memory.add(new[0] if len(new) == 1 else map_parts(lambda *each: torch.cat(each), *new))
+            if structures is not None:
+                self._remember_checked(oracle, structures, keys[: batch_size(structures)])
 
     def _remember_checked(self, oracle: Oracle, structures: Parts, keys: list[bytes]) -> None:
         tensors = as_tuple(structures)
