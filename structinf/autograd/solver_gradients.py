@@ -71,7 +71,7 @@ class _Envelope(Function):
             return value.clone()
         count, dtype = reduced
         if is_small(value):
-            return torch.tensor(np.add.reduce(value.numpy()) / count, dtype=dtype, device="cpu")
+            return torch.from_numpy(np.asarray(np.add.reduce(value.numpy()) / count)).to(dtype)
         return (value.sum() / count).to(dtype)
 
     @staticmethod

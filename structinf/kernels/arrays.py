@@ -22,13 +22,15 @@ __all__ = [
     "copy_together",
     "empty",
     "finite_if_all_are",
-    "first_maximum",
+    "from_library",
     "has_numpy_view",
     "is_small",
     "log_softmax",
     "numpy_if_small",
+    "take_columns",
     "to_numpy",
     "upcast_half",
+    "with_columns",
     "zeros",
 ]
 
@@ -80,14 +82,25 @@ def numpy_if_small(*tensors: Tensor) -> tuple[Any, list[Any]]:
     return torch, [t.detach().double() for t in tensors]
 
 
-def first_maximum(scores: Any) -> Any:
-    """Return the mask (B, K) of the first largest number of each row of ``scores``, an array of numpy or a tensor."""
-    index = scores.argmax(1)
-    if isinstance(scores, Tensor):
-        return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, index[:, None], True)
-    mask = np.zeros(scores.shape, bool)
-    mask[np.arange(len(index)), index] = True
-    return mask
+def from_library(array: Any) -> Tensor:
+    """Return a tensor, or an array in the library of :func:`numpy_if_small`, as a tensor."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)
+
+
+def take_columns(values: Any, index: Any) -> Any:
+    """Return the number in the column ``index`` (B,) of each row of ``values`` (B, K), (B, 1), as array or tensor."""
+    if isinstance(values, Tensor):
+        return values.gather(1, index[:, None].expand(len(values), 1))
+    return values[np.arange(len(values)), index][:, None]
+
+
+def with_columns(values: Any, index: Any, column: Any) -> Any:
+    """Return ``values`` with the numbers ``column`` (B, 1) in the columns ``index`` (B,); see :func:`take_columns`."""
+    if isinstance(values, Tensor):
+        return values.scatter(1, index[:, None].expand(len(values), 1), column)
+    values = values.copy()
+    values[np.arange(len(values)), index] = column[:, 0]
+    return values
 
 
 def log_softmax(scores: Any) -> Any:

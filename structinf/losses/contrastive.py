@@ -13,7 +13,7 @@ from ..calls.arguments import OnInfeasible, check_on_infeasible
 from ..calls.gold import gold_structures
 from ..calls.problem import Problem
 from ..calls.resolution import get_oracle
-from ..kernels.arrays import as_tensor, numpy_if_small
+from ..kernels.arrays import from_library, numpy_if_small
 from ..oracle import Oracle
 from ..parts import Parts, inner_product, map_parts, parts_to_vectors, scale_per_instance
 from ..relaxation import resolve_relaxation
@@ -172,4 +172,4 @@ def _compare_with_best(library: Any, data: list[Any]) -> tuple[Tensor, Tensor]:
     weights = library.asarray(differences == best[:, None], dtype=library.float64)
     is_better = library.asarray(best >= 0, dtype=library.float64)
     mean = (weights / weights.sum(1)[:, None]) @ vectors
-    return as_tensor(library.where(best >= 0, best, 0.0)), as_tensor((mean - y) * is_better[:, None])
+    return from_library(library.where(best >= 0, best, 0.0)), from_library((mean - y) * is_better[:, None])

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..adapters import mean_of_vectors, scores_of_vectors
 from ..calls.arguments import OnInfeasible
 from ..calls.problem import Problem
-from ..kernels.arrays import as_tensor, first_maximum, log_softmax, numpy_if_small
+from ..kernels.arrays import from_library, log_softmax, numpy_if_small, take_columns, with_columns
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts, parts_to_vectors
 from ..validation import check_choice, check_nonnegative, check_positive
@@ -125,7 +125,7 @@ class RankingLoss(DecisionLoss):
         if problem.is_finite and isinstance(predicted, Tensor) and isinstance(true, Tensor):
             library, (p, q, pool) = numpy_if_small(*map(parts_to_vectors, (predicted, true)), vectors[0])
             losses, slopes = self._compare(library, p @ pool.T, q @ pool.T, True)
-            losses, gradient = as_tensor(losses), as_tensor(slopes() @ pool)
+            losses, gradient = from_library(losses), from_library(slopes() @ pool)
             gradient = gradient.view(len(gradient), *predicted.shape[1:])
         else:
             with torch.no_grad():
@@ -180,14 +180,14 @@ class RankingLoss(DecisionLoss):
                 return squares / p.shape[1], lambda: differences * (2 / p.shape[1])
             count = allowed.sum(1, keepdim=True).clamp(min=1)
             return squares / count[:, 0], lambda: 2 * differences / count
-        is_best = first_maximum(q)
-        errors = (self.margin + p if self.margin else p) - library.where(is_best, p, 0.0).sum(1)[:, None]
-        counted = library.asarray(both(q < library.amax(q, 1)[:, None]), dtype=library.float64)
+        best = q.argmax(1)
+        errors = (self.margin + p if self.margin else p) - take_columns(p, best)
+        counted = library.asarray(both(q < take_columns(q, best)), dtype=library.float64)
         count = counted.sum(1)[:, None]
-        weights = counted * (errors >= 0) / library.where(count > 0, count, 1.0)
+        weights = counted * (errors >= 0) / (count + (count == 0))
 
         def slopes() -> Any:
-            return library.where(is_best, -weights.sum(1)[:, None], weights)  # the best structure has no weight
+            return with_columns(weights, best, -weights.sum(1)[:, None])  # the best structure has no weight
 
         return (weights * errors).sum(1), slopes
 
