@@ -93,7 +93,7 @@ class _Envelope(Function):
             reads = has_numpy_view(g) and not torch.is_grad_enabled()
             scale = (g.item() if reads else g.double()) / ctx.count
         for mean, rows in zip(means, ctx.shared, strict=True):
-            each = mean * (g.view(-1, *[1] * (mean.ndim - 1)) if ctx.count is None else scale)
+            each = mean * g.view(-1, *[1] * (mean.ndim - 1)) if ctx.count is None else mean.double() * scale
             gradients.append(each.sum(0, keepdim=True) if rows == 1 and mean.shape[0] != 1 else each)
         return None, None, None, None, *gradients, *[None] * n
 
