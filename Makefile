@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Two processes: each test is single-threaded Python most of the time, and small tensors gain nothing from threads.
+# Two processes: each test is single-threaded Python most of the time, and small tensors gain nothing from threads. Each
+# process first takes tests that follow one another, so that two processes seldom compile the same kernel at once.
 WORKERS ?= 2
 
 # Honoured by pip in its build environments too, unlike -c.
@@ -22,17 +23,17 @@ demo: .venv/demo.stamp
 	$(BIN)/structinf demo sort
 
 test: .venv/test.stamp
-	$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Every public call of every structure with bad and unusual inputs, and the number of checks; `make test` runs a sample.
 battery: .venv/test.stamp
-	$(BIN)/python -m pytest -q -n $(WORKERS) tests/battery --full $(ARGS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal tests/battery --full $(ARGS)
 
 # The tests with bounds checks in all compiled loops, without tests of compile times and of child processes. The kernels
 # are compiled again, into a cache folder of their own.
 bounds: .venv/test.stamp
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/bounds_check \
-		$(BIN)/python -m pytest -q -n $(WORKERS) -m "not cuda" \
+		$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not cuda" \
 		--ignore=tests/api/test_warmup.py --ignore=tests/api/test_import_cost.py --ignore=tests/docs $(ARGS)
 
 # ---------------------------------------------------------------------------------------------- checks

@@ -177,6 +177,7 @@ def test_without_a_batch_is_a_batch_of_one(kind):
     torch.testing.assert_close(weights, expected_weights[0])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", SMOOTH)
 def test_gradients(kind):
     attention = StructuredMultiheadAttention(4, 2, batch_first=True, dtype=torch.float64, **KINDS[kind])
@@ -189,7 +190,7 @@ def test_gradients(kind):
     assert gradcheck(run, (states, *attention.parameters()))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @every_kind
 def test_autocast_and_half_precision(kind):
     states = torch.randn(2, 4, 8, requires_grad=True)

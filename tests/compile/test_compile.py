@@ -190,7 +190,7 @@ def test_multihead_attention(kind, backend):
     assert_equal(whole(model, backend), model, scores(2, 4, 8))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @every_kind
 def test_attention_and_what_it_learns(kind):
     attention = make(kind)

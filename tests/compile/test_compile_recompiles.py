@@ -311,6 +311,7 @@ WRONG: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_with_names_and_options(name):
     from torch._dynamo.exc import Unsupported  # takes seconds

@@ -45,6 +45,7 @@ def amounts(values) -> list[str]:
 # ----------------------------------------------------------------------------- graphs
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["spanning_tree", "tour", "matching"])
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_pairs_of_nodes_that_are_used_are_drawn(name, n):

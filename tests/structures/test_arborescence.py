@@ -71,6 +71,7 @@ def test_single_word(single_root, dtype):
 # ----------------------------------------------------------------------------- against enumeration
 
 
+@pytest.mark.sampled(3)
 @both_roots
 @pytest.mark.parametrize("forbid", [0.0, 0.4])
 @pytest.mark.parametrize("scale", SCALES)
@@ -100,6 +101,7 @@ def test_sums(dtype, scale, forbid, single_root):
     torch.testing.assert_close(hessian, product, rtol=0, atol=50 * near_p["atol"])
 
 
+@pytest.mark.sampled(3)
 @both_roots
 @pytest.mark.parametrize("kind", ["normal", "ties", "negative", "forbidden"])
 @pytest.mark.parametrize("dtype", DTYPES)

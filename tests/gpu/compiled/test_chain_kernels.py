@@ -17,9 +17,7 @@ SIZES = [16, 32, 64, 70, 1000]
 SAMPLE = [
     ("value_and_mean", 1.0, torch.float32, 64, 1),
     ("hessian_product", 1.5, torch.float32, 16, 3),
-    ("value_and_mean", 1.0, torch.float32, 70, 1),
     ("best_tags", None, torch.float32, 64, 1),
-    ("topk", None, torch.float32, 16, 1),
     ("sample", 1.0, torch.float32, 16, 1),
 ]
 ALL = [

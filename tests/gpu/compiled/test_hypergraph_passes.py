@@ -41,7 +41,7 @@ CASES = list(itertools.product(SIZES, [1, 1.5, 2, math.inf], [torch.float32, tor
     ("passes", "size", "alpha", "dtype"),
     [
         ("Hessian", SIZES[0], 1.5, torch.float32),
-        ("sample", SIZES[1], 1, torch.float64),
+        pytest.param("sample", SIZES[1], 1, torch.float64, marks=pytest.mark.full),
         *[pytest.param("value mean Hessian sample", *case, marks=pytest.mark.full) for case in CASES],
     ],
 )
