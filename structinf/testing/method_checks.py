@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import importlib
+import inspect
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -161,10 +162,13 @@ def instance_data(case: Case) -> None:
 def copies(case: Case) -> None:
     """Copies, deep copies and unpickled copies of an oracle give the same results.
 
-    An oracle that cannot be pickled raises UnsupportedError with the reason.
+    An oracle that cannot be pickled raises UnsupportedError with the reason. Pickle needs classes and functions of a
+    module, so oracles of other classes or with other functions are only copied.
     """
     makers: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]
-    if _is_importable(type(case.target.oracle)):
+    oracle = case.target.oracle
+    functions = [value for value in getattr(oracle, "__dict__", {}).values() if inspect.isfunction(value)]
+    if all(map(_is_importable, [type(oracle), *functions])):
         with contextlib.suppress(UnsupportedError):
             pickled = pickle.dumps(case.oracle)
             makers.append(lambda _: pickle.loads(pickled))
@@ -238,9 +242,9 @@ def _with_scattered_memory(t: Tensor) -> Tensor:
     return wide[..., 0].permute(backwards)
 
 
-def _is_importable(cls: type) -> bool:
-    """Return whether pickle can import the class. Pickle cannot import classes defined inside functions."""
-    if "." in cls.__qualname__:
+def _is_importable(named: Any) -> bool:
+    """Return whether pickle can import a class or function. Pickle cannot import those defined inside functions."""
+    if "." in named.__qualname__:
         return False
-    module = importlib.import_module(cls.__module__) if cls.__module__ != "__main__" else __import__("__main__")
-    return getattr(module, cls.__name__, None) is cls
+    module = importlib.import_module(named.__module__) if named.__module__ != "__main__" else __import__("__main__")
+    return getattr(module, named.__name__, None) is named

@@ -48,6 +48,9 @@ def test_it_is_the_oracle_of_the_function():
 
 def test_laws(conformance_dtypes):
     assert not check_oracle(CATEGORICAL, event_shape=(4,), dtypes=conformance_dtypes).failed
+    # Pickle cannot import the function.
+    positive = si.oracle_from_function(lambda x: (x > 0) * 1.0, event_ndim=1)
+    assert "copies" in check_oracle(positive, event_shape=(3,), dtypes=conformance_dtypes).passed
 
 
 def test_instance_data_and_tuples():
