@@ -48,9 +48,18 @@ class Method:
     missing: tuple[str | None, ...]
 
 
-def run() -> int:
-    """Print which relaxations and estimators support which oracles, and the reasons why the others do not."""
+def run(names: Sequence[str] = ()) -> int:
+    """Print which relaxations and estimators support which oracles, and the reasons why the others do not.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The oracles, or all if empty.
+    """
+    for name in names:
+        resolution.ORACLES.factory(name)  # an unknown name raises an error with suggestions
     oracles, relaxations, estimators = (list(_entries(r)) for r in (resolution.ORACLES, RELAXATIONS, ESTIMATORS))
+    oracles = [entry for entry in oracles if not names or entry.name in names]
     rows = [oracle for oracle in oracles if not oracle.error]
     relaxed, estimated = _methods(relaxations, rows), _methods(estimators, rows)
 

@@ -65,7 +65,8 @@ def _parser() -> argparse.ArgumentParser:
         "print the supported combinations of oracles with relaxations and estimators, and the reasons for the others"
     )
     command = commands.add_parser("list", help=about, description=about)
-    command.set_defaults(run=lambda _: listing.run())
+    command.add_argument("names", metavar="NAME", nargs="*", help="an oracle (default: all)")
+    command.set_defaults(run=lambda arguments: listing.run(arguments.names))
 
     about = "run the conformance suite of an oracle"
     command = commands.add_parser("check", help=about, description=about)
@@ -283,6 +284,8 @@ def _make(name: str, options: dict[str, Any]) -> Oracle:
             raise InvalidInputError(
                 f"{name} has options without a default: pass {' '.join(f'-o {key}=...' for key in missing)}{unknown}"
             )
+        if colon and known and (wrong := [key for key in options if key not in known]):
+            raise InvalidInputError(f"{name} has no option {wrong[0]!r}; its options are {', '.join(known)}")
         made = factory(**options) if colon else resolution.get_oracle(name, **options)
         if not isinstance(made, Oracle):
             raise PluginError(f"{name} must construct an Oracle, got {made!r}")

@@ -75,7 +75,7 @@ def test_version_from_the_shell(command, monkeypatch):
     assert done.stdout == f"structinf {si.__version__}\n"
 
 
-@pytest.mark.parametrize("argv", [(), ("demo",), ("check",), ("list", "more"), ("demo", "parse"), ("dance",)])
+@pytest.mark.parametrize("argv", [(), ("demo",), ("check",), ("list", "--more"), ("demo", "parse"), ("dance",)])
 def test_a_wrong_call_is_told_the_usage(capsys, argv):
     code, _, err = run(capsys, *argv)
     assert code == 2
@@ -150,6 +150,17 @@ def test_list_has_every_combination_and_its_reason(capsys, kind):
         for key, why in missing.items():
             assert reason(out, kind, key, name) == (why and " ".join(why.removeprefix(f"{name} ").split()))
     assert "exact marginals of assignments are #P-complete" in " ".join(out.split())
+
+
+def test_list_of_some_oracles(capsys):
+    code, out, _ = run(capsys, "list", "chain", "assignment")
+    assert code == 0
+    assert set(answers(out, "Relaxations")) == {"assignment", "chain"}
+    assert reason(out, "Relaxations", "marginals", "assignment")
+    assert "spanning_tree" not in out
+    code, _, err = run(capsys, "list", "chian")
+    assert code == 2
+    assert "did you mean 'chain'" in err
 
 
 def test_list_fits_a_terminal(capsys, registered, monkeypatch):
