@@ -1,4 +1,4 @@
-"""What happens while numba compiles kernels of the library: a line on stderr, and no garbage collection.
+"""A line on stderr while numba compiles kernels of the library.
 
 The first call of a kernel compiles the kernel, and the result is kept on disk. After two seconds of compiling in a
 process, one line on stderr says so, and after each further ten seconds a short line. Importing this module imports
@@ -7,7 +7,6 @@ numba.
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from collections.abc import Callable
@@ -48,16 +47,13 @@ class _CompileListener(event.Listener):
         self._stack: list[Any] = []
         self._kernel: Any = None
         self._seconds, self._begin = 0.0, 0.0
-        self._noted_until, self._resume_gc = SECONDS_BEFORE_NOTICE, False
+        self._noted_until = SECONDS_BEFORE_NOTICE
 
     def on_start(self, event: Any) -> None:
         dispatcher = event.data["dispatcher"]
         self._stack.append(dispatcher)
         if self._kernel is None and dispatcher in _watched:
             self._kernel, self._begin = dispatcher, time.perf_counter()
-            # numba's many objects would start full collections: a tenth of the compile time.
-            self._resume_gc = gc.isenabled()
-            gc.disable()
             for observer in _observers:
                 observer(_name(dispatcher))
         self._write_line()
@@ -68,8 +64,6 @@ class _CompileListener(event.Listener):
         if dispatcher is self._kernel and dispatcher not in self._stack:
             self._seconds += time.perf_counter() - self._begin
             self._kernel = None
-            if self._resume_gc:
-                gc.enable()
 
     def _write_line(self) -> None:
         """Write a line if kernels have been compiled for two seconds, or for ten seconds since the last line."""

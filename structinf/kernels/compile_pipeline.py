@@ -19,23 +19,30 @@ from numba.core import ir
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags
 from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
-from numba.core.ir_utils import get_definition, guard
-from numba.core.lowering import Lower
-from numba.core.typed_passes import NativeLowering
-from numba.core.untyped_passes import IRProcessing
+from numba.core.ir_utils import build_definitions, get_definition, guard
+from numba.core.rewrites.registry import rewrite_registry
+from numba.core.ssa import reconstruct_ssa
+from numba.core.transforms import canonicalize_cfg
+from numba.core.typed_passes import IRLegalization, NativeLowering, NopythonTypeInference, PreLowerStripPhis
+from numba.core.untyped_passes import GenericRewrites, IRProcessing, ReconstructSSA
 
+from .compile_lowering import KernelLower, WideLower, insert_deletions
+from .compile_typing import InferTypes, target_view, typing_view
 from .fast_builtins import FUNCTIONS, NUMPY_FUNCTIONS
 
 __all__ = ["HelperCompiler", "InlinedCompiler", "KernelCompiler", "WideKernelCompiler"]
 
 _UNUSED = {
     "AnnotateTypes",
+    "DumpParforDiagnostics",
     "FindLiterallyCalls",
     "InlineClosureLikes",
     "InlineInlinables",
+    "InlineOverloads",
     "LiteralPropagationSubPipelinePass",
     "LiteralUnroll",
     "MakeFunctionToJitFunction",
+    "NoPythonSupportedFeatureValidation",
     "NopythonRewrites",
     "RewriteDynamicRaises",
     "RewriteSemanticConstants",
@@ -71,17 +78,20 @@ class _Flags(Flags):
         return (isinstance(other, _Flags) and self._values == other._values) or super().__eq__(other)
 
 
+class _Pass(FunctionPass):
+    def __init__(self) -> None:
+        super().__init__()
+
+
 @register_pass(mutates_CFG=False, analysis_only=False)
-class _ReplaceBuiltins(FunctionPass):
+class _ReplaceBuiltins(_Pass):
     """Puts the functions of :mod:`.fast_builtins` in place of those of numba."""
 
     _name = "structinf_replace_builtins"
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def run_pass(self, state: Any) -> bool:
         code = state.func_ir
+        code.blocks = canonicalize_cfg(code.blocks)
         for block in code.blocks.values():
             for statement in block.find_insts(ir.Assign):
                 value, function = statement.value, None
@@ -97,6 +107,77 @@ class _ReplaceBuiltins(FunctionPass):
         return True
 
 
+# numba's own forms of these passes find the last use of each variable once or twice. Only the last pass needs it.
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Rewrite(_Pass):
+    """Replaces patterns of statements, such as an index that is a constant."""
+
+    _name = "structinf_rewrite"
+
+    def run_pass(self, state: Any) -> bool:
+        code = state.func_ir
+        for rewrite in [kind(state) for kind in rewrite_registry.rewrites["before-inference"]]:
+            waiting = list(code.blocks.items())
+            while waiting:
+                key, block = waiting.pop()
+                if rewrite.match(code, block, state.typemap, state.calltypes):
+                    code.blocks[key] = rewrite.apply()
+                    waiting.append((key, code.blocks[key]))
+        return True
+
+
+class _Transform(_Pass):
+    transform: Any
+
+    def run_pass(self, state: Any) -> bool:
+        state.func_ir = self.transform(state.func_ir)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _ReconstructSSA(_Transform):
+    _name = "structinf_reconstruct_ssa"
+    transform = staticmethod(reconstruct_ssa)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _StripPhis(_Transform):
+    _name = "structinf_strip_phis"
+    transform = PreLowerStripPhis()._strip_phi_nodes
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _InsertDeletions(_Pass):
+    _name = "structinf_insert_deletions"
+
+    def run_pass(self, state: Any) -> bool:
+        insert_deletions(state.func_ir)
+        return True
+
+
+_REPLACED = {
+    GenericRewrites: _Rewrite,
+    IRLegalization: _InsertDeletions,
+    IRProcessing: _ReplaceBuiltins,
+    NopythonTypeInference: InferTypes,
+    PreLowerStripPhis: _StripPhis,
+    ReconstructSSA: _ReconstructSSA,
+}
+
+
+class _PassManager(PassManager):
+    """Runs passes without analyses between them, and without messages to debuggers."""
+
+    def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:  # pyright: ignore
+        pss.analysis = self._analysis
+        pss.run_initialization(internal_state)
+        pss.run_pass(internal_state)
+        pss.run_finalizer(internal_state)
+
+
 class KernelCompiler(CompilerBase):
     """Compiles a function that Python calls, and the helpers that it calls."""
 
@@ -105,28 +186,23 @@ class KernelCompiler(CompilerBase):
     def __init__(
         self, typingctx: Any, targetctx: Any, library: Any, args: Any, return_type: Any, flags: Any, locals: Any
     ):
-        super().__init__(typingctx, targetctx, library, args, return_type, _Flags(flags), locals)
+        if not len(typingctx.callstack):  # numba's contexts know new functions before it compiles the first kernel
+            typingctx.refresh()
+            targetctx.refresh()
+            typing_view(typingctx).forget_functions()
+        typing, target = typing_view(typingctx), target_view(targetctx)
+        super().__init__(typing, target, library, args, return_type, _Flags(flags), locals)
+        self.state.targetctx.typing_context = typing
 
     def define_pipelines(self) -> list[PassManager]:
-        manager = PassManager("structinf")
+        manager = _PassManager("structinf")
         for step, description in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
             if step is NativeLowering:
                 manager.add_pass(self.lowering, description)
             elif step.__name__ not in _UNUSED:
-                manager.add_pass(step, description)
-            if step is IRProcessing:
-                manager.add_pass(_ReplaceBuiltins, "replace builtin functions")
+                manager.add_pass(_REPLACED.get(step, step), description)
         manager.finalize()
         return [manager]
-
-
-class _WideLower(Lower):
-    """Lets LLVM's vectoriser use vectors of 512 bits. Its own limit on most processors with AVX-512 is 256 bits."""
-
-    def lower_normal_function(self, fndesc: Any) -> None:
-        super().lower_normal_function(fndesc)
-        # llvmlite writes each attribute as it is, but its method ``add`` refuses attributes with a value.
-        set.add(self.function.attributes, '"prefer-vector-width"="512"')
 
 
 class _HelperLibrary(JITCodeLibrary):
@@ -190,6 +266,10 @@ class _LowerKernel(NativeLowering):
 
     _name = "structinf_lower_kernel"
 
+    @property
+    def lowering_class(self) -> Any:
+        return KernelLower
+
     def run_pass(self, state: Any) -> bool:
         state.library = _KernelLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
@@ -206,7 +286,7 @@ class _LowerWideKernel(_LowerKernel):
 
     @property
     def lowering_class(self) -> Any:
-        return _WideLower
+        return WideLower
 
 
 class WideKernelCompiler(KernelCompiler):
@@ -246,6 +326,10 @@ class _LowerHelper(NativeLowering):
     """Registers the LLVM code of a helper for its callers, without machine code."""
 
     _name = "structinf_lower_helper"
+
+    @property
+    def lowering_class(self) -> Any:
+        return KernelLower
 
     def run_pass(self, state: Any) -> bool:
         if not _creates_references(state):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, NoReturn
+import gc
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from ..forks import hold_at_fork, is_being_imported
 from .interrupts import call_interruptibly, import_whole
@@ -21,6 +23,8 @@ from .compile_listener import watch  # noqa: E402
 from .compile_pipeline import HelperCompiler, InlinedCompiler, KernelCompiler, WideKernelCompiler  # noqa: E402
 
 __all__ = ["jit"]
+
+T = TypeVar("T")
 
 # Without nnan and ninf, since scores may be −inf. Reassociation and contraction let LLVM vectorise sums and products.
 _FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
@@ -102,7 +106,43 @@ class _KernelDispatcher(_Dispatcher):
         # for the import of the kernel's module.
         if global_compiler_lock.is_locked() or is_being_imported(self.py_func.__module__):
             return super().compile(sig)
-        return call_interruptibly(functools.partial(super().compile, sig))
+        compile_kernel = functools.partial(super().compile, sig)
+        return call_interruptibly(lambda: _collections.postpone(compile_kernel, self._count_compiled))
+
+    def _count_compiled(self) -> int:
+        return sum(self.stats.cache_misses.values())
+
+
+class _Collections:
+    """Garbage collections, which numba's many objects would start: a tenth of the time of a first call."""
+
+    _kernels_between = 8
+    """Each kernel leaves some 20 MB of garbage."""
+
+    def __init__(self) -> None:
+        self._kernels = 0
+
+    def postpone(self, function: Callable[[], T], count_compiled: Callable[[], int]) -> T:
+        """Return ``function()``, and collect garbage after every eighth compiled kernel only."""
+        if not gc.isenabled():
+            return function()
+        before = count_compiled()
+        gc.disable()
+        try:
+            return function()
+        finally:
+            self._kernels += count_compiled() - before
+            if self._kernels >= self._kernels_between:
+                self._kernels = 0
+                gc.collect()
+            elif not gc.get_freeze_count():
+                # The objects become old at once. The next object would start a collection of them.
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
+
+
+_collections = _Collections()
 
 
 class _HelperDispatcher(_Dispatcher):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import operator
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
 import torch
+from numba import extending, types
 from numba.core.caching import NullCache
+from numba.core.errors import TypingError
 from numba.core.runtime import _nrt_python  # pyright: ignore[reportAttributeAccessIssue]
 from numba.core.runtime.nrt import rtsys
+from numba.core.typing import templates
 
 from structinf import simplex
 from structinf.kernels.jit import jit
@@ -173,3 +178,64 @@ def test_entmax_with_several_alphas_equals_entmax_of_each_row(alphas):
     together = simplex.entmax(x, torch.tensor(alphas, dtype=torch.float64)[:, None])
     for i, alpha in enumerate(alphas):
         torch.testing.assert_close(together[i], simplex.entmax(x[i], alpha), rtol=1e-14, atol=1e-15)
+
+
+@jit(called_from_python=True)
+def _attribute_of(x):
+    return x.missing
+
+
+@jit(called_from_python=True)
+def _sum_of_values_and_text(x, is_text):
+    y = x
+    if is_text:
+        y = "text"
+    return y
+
+
+def test_errors_of_types_name_the_attribute_and_the_types():
+    with pytest.raises(TypingError, match="Unknown attribute 'missing' of type float64"):
+        _attribute_of(1.0)
+    with pytest.raises(TypingError, match="Cannot unify float64 and"):
+        _sum_of_values_and_text(1.0, True)
+
+
+intrinsic: Any = extending.intrinsic  # the decorator removes the first parameter
+
+
+class _Thing(types.Type):
+    def __init__(self):
+        super().__init__(name="_Thing")
+
+
+extending.register_model(_Thing)(extending.models.OpaqueModel)
+
+
+@intrinsic
+def _thing(typingctx):
+    return _Thing()(), lambda context, builder, signature, args: context.get_dummy_value()
+
+
+@jit(called_from_python=True)
+def _negative(x):
+    return -x
+
+
+@jit(called_from_python=True)
+def _negative_thing():
+    return -_thing()
+
+
+def test_kernels_see_operators_that_were_defined_after_the_first_compilation():
+    assert _negative(2.0) == -2.0
+
+    @templates.infer_global(operator.neg)  # pyright: ignore[reportOptionalCall]
+    class _Template(templates.AbstractTemplate):
+        def generic(self, args, kws):
+            return templates.signature(types.int64, *args) if isinstance(args[0], _Thing) else None
+
+    @extending.lower_builtin(operator.neg, _Thing)
+    def _lower(context, builder, signature, args):
+        return context.get_constant(types.int64, 7)
+
+    assert _negative_thing() == 7
