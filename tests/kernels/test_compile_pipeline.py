@@ -18,6 +18,7 @@ from numba.core.runtime.nrt import rtsys
 from numba.core.typing import templates
 
 from structinf import simplex
+from structinf.kernels.fast_builtins import reinterpret
 from structinf.kernels.jit import jit
 
 
@@ -239,3 +240,43 @@ def test_kernels_see_operators_that_were_defined_after_the_first_compilation():
         return context.get_constant(types.int64, 7)
 
     assert _negative_thing() == 7
+
+
+@jit(called_from_python=True)
+def _filled(rows, like):
+    return np.full((rows, 2), -np.inf, like.dtype), np.full(rows, 7), np.full(rows, True)
+
+
+def test_full_has_the_values_and_dtypes_of_numpy():
+    for dtype in (np.float32, np.float64):
+        results = _filled(3, np.empty(0, dtype))
+        expected = np.full((3, 2), -np.inf, dtype), np.full(3, 7), np.full(3, True)
+        for result, own in zip(results, expected, strict=True):
+            assert result.dtype == own.dtype
+            assert np.array_equal(result, own)
+
+
+@jit(called_from_python=True)
+def _views(x, word):
+    new = np.full(2, 0x3FF0000000000000)
+    return reinterpret(np.float32(x), np.int32), reinterpret(word, np.uint32), reinterpret(new, np.float64)
+
+
+def test_views_share_the_bits_and_the_memory():
+    word = np.arange(3, dtype=np.uint64)
+    bits, halves, ones = _views(1.5, word)
+    assert bits == np.float32(1.5).view(np.int32)
+    assert np.array_equal(halves, word.view(np.uint32))
+    assert np.shares_memory(halves, word)
+    assert ones.tolist() == [1.0, 1.0]
+
+
+@jit(called_from_python=True)
+def _wider_view(word):
+    return reinterpret(word, np.uint64)
+
+
+def test_views_as_a_wider_dtype_are_refused():
+    for word in (np.zeros(4, np.uint32), np.float32(1)):
+        with pytest.raises(TypingError):
+            _wider_view(word)

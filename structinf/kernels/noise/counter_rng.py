@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..fast_builtins import reinterpret
 from ..jit import jit
 from ..scalar import exp_log
 from ..scalar.exp_log import log
@@ -101,11 +102,11 @@ def _uniform32(word):
 @jit(inline=True, fastmath=False)
 def _exponential32(word):
     v, complement = _uniform32(word)
-    bits = _f32(complement).view(np.int32)
+    bits = reinterpret(_f32(complement), np.int32)
     n = np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23)
     # For V up to 1 − √½, use V itself: it is more accurate than the difference of 1 and the rounded 1 − V.
     is_near = word < np.uint32(0x4AFB0CCC)
-    f = -v if is_near else np.int32(bits - (n << np.int32(23))).view(np.float32) - _f32(1)
+    f = -v if is_near else reinterpret(np.int32(bits - (n << np.int32(23))), np.float32) - _f32(1)
     n = _f32(0) if is_near else _f32(n)
     # The series of scalar.exp_log.log.
     s = f / (_f32(2) + f)
@@ -132,7 +133,7 @@ def _normal_pair32(word, other):
 def draw32(key, chunk, distribution, wide, u):
     """Write chunk number ``chunk``, of 2 CHUNK float32 numbers, to ``u``. ``wide`` (CHUNK,) uint64 gets the words."""
     words(key, chunk, 0, wide)
-    word = wide.view(np.uint32)
+    word = reinterpret(wide, np.uint32)
     if distribution == EXPONENTIAL:
         for i in range(2 * CHUNK):
             u[i] = _exponential32(word[i])
@@ -162,7 +163,7 @@ def fill32(start, stop, key, distribution, out):
 @jit(inline=True, fastmath=False)
 def uniform64(word):
     """Return V, for which 1 − V is exact in float64."""
-    return np.int64((word >> np.uint64(12)) | np.uint64(0x3FF << 52)).view(np.float64) - (1 - 2.0**-53)
+    return reinterpret(np.int64((word >> np.uint64(12)) | np.uint64(0x3FF << 52)), np.float64) - (1 - 2.0**-53)
 
 
 @jit(inline=True, fastmath=False, called_from_python=True)

@@ -27,6 +27,7 @@ from numba import types
 from numba.extending import overload, register_jitable
 
 from ..compile_pipeline import HelperCompiler
+from ..fast_builtins import reinterpret
 
 __all__ = ["exp", "log", "log1p"]
 
@@ -90,17 +91,17 @@ def _exp32(x):
     n = np.rint(min(max(x, _EXP_LOW_32), _EXP_HIGH_32) * _LOG2E_32)
     r = (x - n * _LN2_HIGH_32) - n * _LN2_LOW_32
     # The result is 2eʳ · 2ⁿ⁻¹, since n may be 128, and 2¹²⁸ overflows float32.
-    scale = np.int32((np.int32(n) + np.int32(126)) << np.int32(23)).view(np.float32)
+    scale = reinterpret(np.int32((np.int32(n) + np.int32(126)) << np.int32(23)), np.float32)
     y = twice_exp32(r) * scale
     y = _ZERO_32 if x < _EXP_LOW_32 else y
     return _INF_32 if x > _EXP_HIGH_32 else y
 
 
 def _log32(x):
-    bits = np.float32(x).view(np.int32)
+    bits = reinterpret(np.float32(x), np.int32)
     # The exponent of x / √½, so that the mantissa m lies in [√½, √2).
     e = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
-    m = np.int32(bits - np.int32(e << np.int32(23))).view(np.float32)
+    m = reinterpret(np.int32(bits - np.int32(e << np.int32(23))), np.float32)
     f = m - _ONE_32
     s = f / (_TWO_32 + f)
     z = s * s
@@ -151,16 +152,16 @@ def log_series64(z):
 def _exp64(x):
     n = np.rint(min(max(x, _EXP_LOW_64), _EXP_HIGH_64) * _LOG2E_64)
     r = (x - n * _LN2_HIGH_64) - n * _LN2_LOW_64
-    scale = np.int64((np.int64(n) + np.int64(1022)) << np.int64(52)).view(np.float64)
+    scale = reinterpret(np.int64((np.int64(n) + np.int64(1022)) << np.int64(52)), np.float64)
     y = twice_exp64(r) * scale
     y = 0.0 if x < _EXP_LOW_64 else y
     return math.inf if x > _EXP_HIGH_64 else y
 
 
 def _log64(x):
-    bits = np.float64(x).view(np.int64)
+    bits = reinterpret(np.float64(x), np.int64)
     e = (bits - np.int64(0x3FE6A09E667F3BCD)) >> np.int64(52)
-    m = np.int64(bits - (e << np.int64(52))).view(np.float64)
+    m = reinterpret(np.int64(bits - (e << np.int64(52))), np.float64)
     f = m - 1.0
     s = f / (2.0 + f)
     z = s * s

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..argsort import argsort, argsort_buffers
+from ..fast_builtins import reinterpret
 from ..jit import jit
 from ..permutahedron.isotonic import pool_adjacent_violators
 from .entmax import to_sparsemax
@@ -54,7 +55,7 @@ def oscarmax(start, stop, x, size, weight, out):
             continue
         count = size - masked
         if count:
-            argsort(z, z.view(np.uint64), size, buffers)
+            argsort(z, reinterpret(z, np.uint64), size, buffers)
             top = z[order[size - 1]]
             for k in range(count):
                 y[k] = (z[order[masked + k]] - top) + weight * (count - 1 - k)
@@ -96,7 +97,7 @@ def group_means(start, stop, p, g, size, out):
         for i in range(count):
             all_mean += g[begin + index[i]]
         all_mean /= max(count, 1)
-        argsort(q, q.view(np.uint64), count, buffers)
+        argsort(q, reinterpret(q, np.uint64), count, buffers)
         low = 0
         while low < count:
             high, mean, value = low, 0.0, q[order[low]]

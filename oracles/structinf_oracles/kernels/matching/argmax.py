@@ -77,7 +77,7 @@ def _start(s, perfect):
             s.node[v].mate, s.node[s.arc[best].head].mate = best, s.arc[best].twin
 
 
-@jit(called_from_python=True)
+@jit
 def solve(ends, scores, nodes, perfect):
     """Find the best matching of one instance.
 

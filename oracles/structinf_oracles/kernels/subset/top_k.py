@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from structinf.kernels.fast_builtins import reinterpret
 from structinf.kernels.jit import jit
 from structinf.kernels.simd.vector import LANES, largest, load, maximum, reduce_sum, where_less
 
@@ -83,7 +84,7 @@ def highest_indices(start, stop, scores, integers, k, floor, taken, above):
     """Write the indices of the scores that :func:`highest` takes to ``taken`` (B, m), and −1 behind the last."""
     real, size, most = scores.dtype.type, scores.shape[1], taken.shape[1]
     number = np.empty(1, scores.dtype)
-    integer = number.view(integers.dtype)
+    integer = reinterpret(number, integers.dtype)
     row = np.full(-(-size // LANES) * LANES, -np.inf, scores.dtype)
     chosen = np.empty(size + 1, np.int32)
     for b in range(start, stop):
@@ -114,7 +115,7 @@ def highest(start, stop, scores, integers, k, floor, taken, above):
     """
     real, size = scores.dtype.type, scores.shape[1]
     number = np.empty(1, scores.dtype)
-    integer = number.view(integers.dtype)
+    integer = reinterpret(number, integers.dtype)
     row = np.full(-(-size // LANES) * LANES, -np.inf, scores.dtype)
     for b in range(start, stop):
         for i in range(size):
