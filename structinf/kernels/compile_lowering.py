@@ -7,7 +7,7 @@ from collections import Counter
 from functools import cached_property
 from typing import Any
 
-from numba.core import analysis, config, ir
+from numba.core import analysis, config, ir, types
 from numba.core.errors import new_error_context  # pyright: ignore[reportAttributeAccessIssue]
 from numba.core.lowering import Lower
 from numba.core.postproc import PostProcessor, VariableLifetime
@@ -98,6 +98,11 @@ class KernelLower(Lower):
             self.lower_setitem(inst.target, inst.index, inst.value, self.fndesc.calltypes[inst])
         else:
             super().lower_inst(inst)
+
+    def lower_assign(self, ty: Any, inst: Any) -> Any:
+        if isinstance(ty, types.Dispatcher) and type(inst.value) is ir.Global:
+            return self.context.get_dummy_value()  # a call needs the type alone, not the address of the Python object
+        return super().lower_assign(ty, inst)
 
     def _operate(self, operation: Any, signature: Any, variables: list[Any], values: list[Any]) -> Any:
         """Return the result of an operation on the values of variables, converted to the types of ``signature``."""
