@@ -27,7 +27,7 @@ from numba.core.typed_passes import IRLegalization, NativeLowering, NopythonType
 from numba.core.untyped_passes import GenericRewrites, IRProcessing, ReconstructSSA
 
 from .compile_lowering import KernelLower, WideLower, insert_deletions
-from .compile_typing import InferTypes, target_view, typing_view
+from .compile_typing import InferTypes, is_outermost, target_view, typing_view
 from .fast_builtins import FUNCTIONS, NUMPY_FUNCTIONS
 
 __all__ = ["HelperCompiler", "InlinedCompiler", "KernelCompiler", "WideKernelCompiler"]
@@ -186,7 +186,7 @@ class KernelCompiler(CompilerBase):
     def __init__(
         self, typingctx: Any, targetctx: Any, library: Any, args: Any, return_type: Any, flags: Any, locals: Any
     ):
-        if not len(typingctx.callstack):  # numba's contexts know new functions before it compiles the first kernel
+        if is_outermost(typingctx):  # numba's contexts know new functions before a kernel is compiled
             typingctx.refresh()
             targetctx.refresh()
             typing_view(typingctx).forget_functions()

@@ -21,7 +21,7 @@ from numba.core.utils import OPERATORS_TO_BUILTINS
 
 from .fast_builtins import FUNCTIONS
 
-__all__ = ["InferTypes", "target_view", "typing_view"]
+__all__ = ["InferTypes", "is_outermost", "target_view", "typing_view"]
 
 
 _FUNCTIONS = {type(operator.add), type(FUNCTIONS[min])}
@@ -208,6 +208,11 @@ class _Inferer(typeinfer.TypeInferer):
             constraint.resolve(self, self.typevars, function)
         else:
             constraint(self)
+
+
+def is_outermost(context: Any) -> bool:
+    """Return whether the compilation that begins is no part of the compilation of a kernel or helper."""
+    return not any(type(frame.typeinfer) is _Inferer for frame in context.callstack)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
