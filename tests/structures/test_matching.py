@@ -13,6 +13,7 @@ import torch
 import structinf as si
 from enumerators_graphs import all_pairs, matchings
 from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
+from structinf.kernels.jit import jit
 from structinf_oracles.assignment import Assignment
 from structinf_oracles.kernels.matching import argmax as kernel
 from structinf_oracles.matching import Matching
@@ -214,6 +215,11 @@ def read_state(state):
     return chosen, value[:n], blossoms
 
 
+@jit(called_from_python=True)
+def _solve(ends, scores, nodes, perfect):
+    return kernel.solve(ends, scores, nodes, perfect)
+
+
 @either
 @pytest.mark.parametrize("kind", SCORES)
 def test_dual_variables_prove_that_matchings_are_best(kind, perfect):
@@ -222,7 +228,7 @@ def test_dual_variables_prove_that_matchings_are_best(kind, perfect):
     for _ in range(60):
         n, ends = draw_graph(rng)
         scores = SCORES[kind](rng, len(ends))
-        feasible, state = kernel.solve(ends, scores, n, perfect)
+        feasible, state = _solve(ends, scores, n, perfect)
         usable = np.flatnonzero(scores > (NEVER if perfect else 0))
         if not feasible:
             graph = networkx.Graph()
