@@ -303,6 +303,8 @@ def _classes_of_file(name: str) -> list[str]:
     module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
     place = Path(*module.split("."))
     file = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+    if file is None and (dot := module.rpartition("."))[0]:  # module.Class
+        return [found for found in _classes_of_file(dot[0]) if found == f"{dot[0]}:{dot[2]}"]
     if file is None:
         return []
     with contextlib.suppress(OSError, SyntaxError, ValueError):

@@ -323,6 +323,7 @@ def test_check_hints_at_the_classes_of_a_local_file(capsys, monkeypatch, tmp_pat
         code, _, errors = run(capsys, "check", name)
         assert code != 0
         assert "A file of this name exists: write my_block:Block" in errors
+    assert "A file of this name exists: write my_block:Block" in run(capsys, "check", "my_block.Block")[2]
     assert "A file" not in run(capsys, "check", "other_block")[2]
 
 
