@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
+
+from .joined_copies import copy_to_cpu, read_together
 
 __all__ = [
     "DeferredChecks",
     "check_data_later",
     "check_number",
     "checks_for",
+    "copies_of_data",
     "copies_on_cpu",
     "data_checks_wait",
     "data_may_be_checked_later",
@@ -34,8 +36,11 @@ __all__ = [
 
 T = TypeVar("T")
 
-_Check = tuple[Callable[[float], bool], Callable[[], None]]
-"""Whether a number passes, and a function that raises an error if the check fails."""
+_Check = tuple[Callable[[float], bool] | None, Callable[..., None]]
+"""Whether a number passes, and a function that raises an error if the check fails.
+
+With None, a function of the tensor's copy on the CPU, which is called in any case.
+"""
 
 
 class DeferredChecks:
@@ -47,11 +52,24 @@ class DeferredChecks:
     def __init__(self) -> None:
         self._numbers: list[Tensor] = []
         self._checks: list[_Check] = []
+        self._known: list[tuple[_Check, Tensor]] = []  # checks with their numbers, read before the end
 
     def add(self, number: Tensor, passes: Callable[[float], bool], check: Callable[[], None]) -> None:
         """Add a check: :meth:`finish` calls ``check`` unless ``passes(number)``; see :func:`check_number`."""
         self._numbers.append(number.detach())
         self._checks.append((passes, check))
+
+    def add_copies(self, tensors: Sequence[Tensor], check: Callable[[list[Tensor]], None]) -> None:
+        """Add a check on the CPU: :meth:`finish` calls ``check`` with copies of the tensors, read with the numbers."""
+        copies: list[Tensor] = []
+
+        def collect(copy: Tensor) -> None:
+            copies.append(copy)
+            if len(copies) == len(tensors):
+                check(copies)
+
+        self._numbers += [t.detach() for t in tensors]
+        self._checks += [(None, collect)] * len(tensors)
 
     def finish(self, report: Tensor | None = None) -> list[float]:
         """Read all numbers, and run the checks of the numbers that do not pass, in the order of addition.
@@ -66,14 +84,17 @@ class DeferredChecks:
         list of float
             The numbers of ``report``; empty by default.
         """
+        known, self._known = self._known, []
         numbers, checks = self._take()
+        _run(*zip(*known, strict=True) if known else ((), ()))
         if report is not None:
             numbers = [*numbers, report]
         if not numbers:
             return []
-        values = _read_together(numbers)
+        needs_tensors = any(passes is None for passes, _ in checks)
+        values = copy_to_cpu(numbers) if needs_tensors else read_together(numbers)
         _run(checks, values)
-        return [] if report is None else values[-1]
+        return [] if report is None else _listed(values[-1])
 
     def copies_on_cpu(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the tensors on the CPU, and run the checks as :meth:`finish`, after one copy of tensors and numbers.
@@ -83,9 +104,21 @@ class DeferredChecks:
         tensors : sequence of Tensor
             Tensors of one device.
         """
+        copies = self.copies_before_checks(tensors)
+        self.finish()
+        return copies
+
+    def copies_before_checks(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the tensors on the CPU, after one copy of tensors and numbers; :meth:`finish` runs the checks.
+
+        Parameters
+        ----------
+        tensors : sequence of Tensor
+            Tensors of one device.
+        """
         numbers, checks = self._take()
-        copies = _copy_together([*tensors, *numbers])
-        _run(checks, [number.reshape(-1).tolist() for number in copies[len(tensors) :]])
+        copies = copy_to_cpu([*tensors, *numbers])
+        self._known += zip(checks, copies[len(tensors) :], strict=True)
         return copies[: len(tensors)]
 
     def _take(self) -> tuple[list[Tensor], list[_Check]]:
@@ -118,8 +151,9 @@ class DeferredChecks:
             yield
         finally:
             _active.reset(token)
-        for number, (passes, _) in zip(inner._numbers, inner._checks, strict=True):
-            self.add(number, passes, check)
+        for number, (passes, own) in zip(inner._numbers, inner._checks, strict=True):
+            self._numbers.append(number)
+            self._checks.append((passes, own if passes is None else check))
 
     def start(self, *, defers: bool) -> Token[DeferredChecks | None]:
         """Collect the checks until :meth:`stop`; without ``defers``, finish earlier checks and run later ones at once.
@@ -140,49 +174,21 @@ class DeferredChecks:
             self.finish()
 
 
-def _run(checks: Sequence[_Check], values: Sequence[Sequence[float]]) -> None:
+def _run(checks: Sequence[_Check], values: Sequence[Tensor | list[float]]) -> None:
     """Run the checks whose ``values`` do not pass. Further checks inside of them run at once."""
     token = _active.set(None)
     try:
         for own, (passes, check) in zip(values, checks, strict=False):
-            if not all(map(passes, own)):
+            if passes is None:
+                check(own)
+            elif not all(map(passes, _listed(own))):
                 check()
     finally:
         _active.reset(token)
 
 
-def _read_together(numbers: list[Tensor]) -> list[list[float]]:
-    """Return the values of each tensor, which one copy reads from the device."""
-    if len(numbers) == 1:
-        return [numbers[0].reshape(-1).tolist()]
-    whole = torch.frombuffer(bytearray(_join(numbers).tolist()), dtype=torch.uint8)
-    return [number.reshape(-1).tolist() for number in _split(whole, numbers)]
-
-
-def _copy_together(tensors: list[Tensor]) -> list[Tensor]:
-    """Return the tensors on the CPU, from one copy."""
-    if len(tensors) == 1:
-        return [tensors[0].detach().cpu()]
-    return _split(_join(tensors).cpu(), tensors)
-
-
-def _join(tensors: list[Tensor]) -> Tensor:
-    """Return the bytes of all tensors, (n,) uint8. One launch joins them; tensors of several dtypes would take more."""
-    in_bytes = [tensors[i].detach().contiguous().view(-1).view(torch.uint8) for i in _by_itemsize(tensors)]
-    return torch.cat(in_bytes)
-
-
-def _split(whole: Tensor, tensors: list[Tensor]) -> list[Tensor]:
-    """Return views of the bytes ``whole`` (n,) as tensors like ``tensors``, the inverse of :func:`_join`."""
-    order = _by_itemsize(tensors)
-    pieces = whole.split([tensors[i].numel() * tensors[i].element_size() for i in order])
-    views = {i: piece.view(tensors[i].dtype).view(tensors[i].shape) for i, piece in zip(order, pieces, strict=True)}
-    return [views[i] for i in range(len(tensors))]
-
-
-def _by_itemsize(tensors: list[Tensor]) -> list[int]:
-    """Return the order of the tensors in which the bytes of each begin at a multiple of its item size."""
-    return sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
+def _listed(values: Tensor | list[float]) -> list[float]:
+    return values.reshape(-1).tolist() if isinstance(values, Tensor) else values
 
 
 class _InnerChecks(DeferredChecks):
@@ -205,6 +211,9 @@ class _NoChecks(DeferredChecks):
     """Checks that are never run."""
 
     def add(self, number: Tensor, passes: Callable[[float], bool], check: Callable[[], None]) -> None:
+        pass
+
+    def add_copies(self, tensors: Sequence[Tensor], check: Callable[[list[Tensor]], None]) -> None:
         pass
 
     def start(self, *, defers: bool) -> Token[DeferredChecks | None]:
@@ -315,12 +324,25 @@ def copies_on_cpu(*tensors: Tensor) -> list[Tensor]:
 
     One copy reads all tensors of a device, and the checks of the running call that wait, which it then runs.
     """
-    on_device = [t for t in tensors if not t.is_cpu]
-    if not on_device:
-        finish_checks()
-        return [t.detach() for t in tensors]
     checks = _active.get()
-    copies = iter(_copy_together(on_device) if checks is None else checks.copies_on_cpu(on_device))
+    if checks is not None and all(t.is_cpu for t in tensors):
+        checks.finish()
+    return _copies(tensors, copy_to_cpu if checks is None else checks.copies_on_cpu)
+
+
+def copies_of_data(*tensors: Tensor) -> list[Tensor]:
+    """Return instance data on the CPU, as :func:`copies_on_cpu`.
+
+    If the running call validates the data, the same copy reads the numbers of its checks, which wait for its end.
+    """
+    checks = _data_checks.get()
+    return copies_on_cpu(*tensors) if checks is None else _copies(tensors, checks.copies_before_checks)
+
+
+def _copies(tensors: Sequence[Tensor], copy: Callable[[list[Tensor]], list[Tensor]]) -> list[Tensor]:
+    """Return detached tensors on the CPU, those of a device by ``copy``."""
+    on_device = [t for t in tensors if not t.is_cpu]
+    copies = iter(copy(on_device) if on_device else [])
     return [t.detach() if t.is_cpu else next(copies) for t in tensors]
 
 

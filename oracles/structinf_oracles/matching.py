@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from structinf.deferred_checks import check_data_later
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.linear_constraints import LinearConstraints, LinearlyConstrained
@@ -121,8 +123,11 @@ class Matching(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def validate(self, theta: Tensor) -> None:
         super().validate(theta)
-        if self.edges is None:
-            self._check_even(to_numpy(self.nodes_in_use(theta))[0], "" if "lengths" in self.bound else "theta: ")
+        if self.edges is not None:
+            return
+        nodes = self.nodes_in_use(theta)
+        if nodes.is_cpu or not check_data_later((nodes % 2).any(), operator.not_):
+            self._check_even(to_numpy(nodes)[0], "" if "lengths" in self.bound else "theta: ")
 
     def _check_even(self, nodes: np.ndarray, what: str) -> None:
         odd = np.flatnonzero(self.perfect * (nodes % 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.deferred_checks import check_data_later
 from structinf.dp.graph import Graph
 from structinf.dp.graph_batch import GraphBatch, is_list_of_graphs
 from structinf.errors import InvalidInputError
@@ -253,12 +255,13 @@ class Path(ShortestPath):
             )
         if self._is_batch:
             check_instances("terminals", terminals, len(self.bound["graph_index"]))
-            counts = torch.tensor(self.graph.node_counts, device=terminals.device)
-            counts = counts[self.bound["graph_index"].to(terminals.device)].unsqueeze(1)
+            table = torch.tensor(self.graph.node_counts, device="cpu").to(terminals.device, non_blocking=True)
+            counts = table[self.bound["graph_index"].to(terminals.device)].unsqueeze(1)
         else:
-            counts = torch.tensor([[len(self.graph.nodes)]], device=terminals.device)
+            counts = torch.full((1, 1), len(self.graph.nodes), device=terminals.device)
         wrong = (terminals < 0) | (terminals >= counts)
-        if bool(wrong.any()):
+        is_wrong = wrong.any()
+        if not check_data_later(is_wrong, operator.not_) and bool(is_wrong):
             index = int(wrong.nonzero()[0, 0])
             raise InvalidInputError(
                 f"terminals must lie between 0 and {int(counts[index % len(counts)]) - 1}, got "

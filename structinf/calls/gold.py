@@ -7,13 +7,13 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..compile.functorch import check_not_captured
-from ..deferred_checks import copies_on_cpu, skips_checks
+from ..deferred_checks import DeferredChecks, copies_on_cpu, skips_checks
 from ..errors import InvalidInputError, UnsupportedError, renumber_instances
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
@@ -25,7 +25,14 @@ from .mean_checks import check_means, part_bounds
 from .problem import Problem
 from .solved_rows import SolvedRows
 
-__all__ = ["encode_labels", "flatten_labels", "flatten_parts", "gold_structures", "structures_to_decode"]
+__all__ = [
+    "checks_every_structure",
+    "encode_labels",
+    "flatten_labels",
+    "flatten_parts",
+    "gold_structures",
+    "structures_to_decode",
+]
 
 
 def encode_labels(problem: Problem, labels: Tensor, what: str) -> Parts:
@@ -160,7 +167,7 @@ def gold_structures(
         check_gold(problem, form, what)
     elif not skips_checks(as_tuple(form)[0]):
         if problem.oracle.has_labels_on_cpu:
-            check_gold(_on_cpu(problem), pack_like(copies_on_cpu(*as_tuple(form)), form), what)
+            _add_check_on_cpu(problem, form, lambda copies: check_gold(_on_cpu(problem), copies, what))
             return form
         check = functools.partial(check_gold, problem, form, what)
         known = problem.oracle.contains(form)
@@ -178,6 +185,24 @@ def gold_structures(
         if wrong:
             problem.checks.add(torch.stack([t.any() for t in wrong]).any(), operator.not_, check)
     return form
+
+
+def _add_check_on_cpu(problem: Problem, form: Parts, check: Callable[[Parts], None]) -> None:
+    """Add ``check``, of a copy of ``form`` (B, *event), to the checks; the same copy reads the bound data."""
+    oracle, count = problem.oracle, len(as_tuple(form))
+    data = {} if oracle.knows_data_on_cpu else oracle.bound
+
+    def check_copies(copies: list[Tensor]) -> None:
+        if data:
+            oracle.store_data_on_cpu(dict(zip(data, (t.clone() for t in copies[count:]), strict=True)))
+        check(pack_like(copies[:count], form))
+
+    cast(DeferredChecks, problem.checks).add_copies([*as_tuple(form), *data.values()], check_copies)
+
+
+def checks_every_structure(oracle: Oracle) -> bool:
+    """Return whether :func:`gold_structures` refuses all parts that are no structure of the oracle."""
+    return _has_labels(oracle) or type(oracle).contains is not Oracle.contains
 
 
 def structures_to_decode(problem: Problem, y: Any, what: str) -> Parts:

@@ -17,7 +17,7 @@ from ..kernels.gpu import uses_triton
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts, pack_like
 
-__all__ = ["check_scores_finite", "checked_without_padding", "without_padding"]
+__all__ = ["check_scores_finite", "check_whole_scores", "checked_without_padding", "without_padding"]
 
 
 def without_padding(oracle: Oracle, form: Parts) -> Parts:
@@ -44,22 +44,7 @@ def checked_without_padding(
         Where the check waits for the end of the call.
     """
     kept, wrong = _kept(oracle, form)
-    tensors = as_tuple(kept)
-    names = [f"theta[{i}]" for i in range(len(tensors))] if isinstance(kept, tuple) else ["theta"]
-    if wrong is None and uses_triton(tensors[0]) and not skips_checks(tensors[0]):
-        from ..kernels.padding import triton_padding
-
-        wrong = triton_padding.keep_valid([t.detach() for t in tensors], None)[1]
-    if wrong is None:
-        return kept, check_scores_finite(kept, batch_shape, checks)
-    if wrong.numel() and not skips_checks(wrong):
-        detached = [t.detach() for t in tensors]
-        check = functools.partial(_raise_first_not_finite, detached, names, batch_shape)
-        if checks is not None:
-            checks.add(wrong, operator.not_, check)
-        elif bool(wrong.any()):
-            check()
-    return kept, False
+    return kept, _check(kept, wrong, batch_shape, checks)
 
 
 def check_scores_finite(
@@ -70,6 +55,30 @@ def check_scores_finite(
         return _is_finite(theta, name, batch_shape, checks)
     found = [_is_finite(t, f"{name}[{i}]", batch_shape, checks) for i, t in enumerate(theta)]  # checks all tensors
     return all(found)
+
+
+def check_whole_scores(form: Parts, batch_shape: torch.Size, checks: DeferredChecks) -> None:
+    """Add the check of :func:`checked_without_padding` for scores without padding to ``checks``."""
+    _check(form, None, batch_shape, checks)
+
+
+def _check(form: Parts, wrong: Tensor | None, batch_shape: torch.Size, checks: DeferredChecks | None) -> bool:
+    """Check scores, of which a kernel has found ``wrong`` ones; return whether all are known to be finite."""
+    tensors = as_tuple(form)
+    if wrong is None and uses_triton(tensors[0]) and not skips_checks(tensors[0]):
+        from ..kernels.padding import triton_padding
+
+        wrong = triton_padding.keep_valid([t.detach() for t in tensors], None)[1]
+    if wrong is None:
+        return check_scores_finite(form, batch_shape, checks)
+    if wrong.numel() and not skips_checks(wrong):
+        names = [f"theta[{i}]" for i in range(len(tensors))] if isinstance(form, tuple) else ["theta"]
+        check = functools.partial(_raise_first_not_finite, [t.detach() for t in tensors], names, batch_shape)
+        if checks is not None:
+            checks.add(wrong, operator.not_, check)
+        elif bool(wrong.any()):
+            check()
+    return False
 
 
 def _kept(oracle: Oracle, form: Parts) -> tuple[Parts, Tensor | None]:

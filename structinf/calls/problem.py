@@ -48,7 +48,7 @@ from .arguments import (
     check_on_infeasible,
     flatten_batch,
 )
-from .padding import check_scores_finite, checked_without_padding, without_padding
+from .padding import check_scores_finite, check_whole_scores, checked_without_padding, without_padding
 from .plain_modes import PlainModes
 from .solved_rows import SolvedRows, without_empty_instances
 
@@ -117,6 +117,9 @@ class Problem:
             check_form(oracle, stand_in)
             raise
         size, solved = math.prod(batch_shape), None
+        is_checked = checks is not None and oracle.reads_data and bool(bound)
+        if checks is not None and is_checked:
+            check_whole_scores(form, batch_shape, checks)
         try:
             if checks is None:
                 whole = oracle.bind(**bound) if bound else oracle
@@ -135,8 +138,10 @@ class Problem:
             with _numbering(solved):
                 solved, form = validate_rest(solved, oracle, form)
         rows = batch_shape if solved is None else solved.index.shape
-        with _numbering(solved):
-            form, is_finite = checked_without_padding(oracle, form, rows, checks)
+        is_finite = False
+        if not is_checked or solved is not None:
+            with _numbering(solved):
+                form, is_finite = checked_without_padding(oracle, form, rows, checks)
         if torch.is_inference_mode_enabled():
             # Autograd cannot record inference tensors, and some oracles use autograd.
             with torch.inference_mode(False):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from ..deferred_checks import copies_on_cpu
+from ..deferred_checks import copies_of_data
 from ..errors import InvalidInputError, PluginError, UnsupportedError
 from ..kernels.arrays import as_tensor, copy_together
 from ..parts import (
@@ -93,6 +93,9 @@ class Oracle(abc.ABC):
     padding_stays_in_place : bool
         Whether an option describes each part (an item's weight, an edge's endpoints). Padded parts are then masked in
         place instead of being moved to the end.
+    reads_data : bool
+        Whether :meth:`validate` reads instance data, which mask no parts. On a GPU, one copy then reads the data and
+        the checks of the scores.
     name : str
         The registered name, used in messages.
     search_terms : tuple of str
@@ -110,6 +113,7 @@ class Oracle(abc.ABC):
     has_labels_on_cpu: ClassVar[bool] = False
     label_form: ClassVar[str] = ""
     padding_stays_in_place: ClassVar[bool] = False
+    reads_data: ClassVar[bool] = False
     name: ClassVar[str] = ""
     search_terms: ClassVar[tuple[str, ...]] = ()
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -450,7 +454,7 @@ class Oracle(abc.ABC):
         if found is None:
             if all(t.is_cpu for t in self.bound.values()):
                 return self.bound
-            found = dict(zip(self.bound, copies_on_cpu(*self.bound.values()), strict=True))
+            found = dict(zip(self.bound, copies_of_data(*self.bound.values()), strict=True))
             self.store_data_on_cpu(found)
         return found
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import autograd
 from ..calls.arguments import OnInfeasible
-from ..calls.gold import gold_structures
+from ..calls.gold import checks_every_structure, gold_structures
 from ..calls.problem import Problem
 from ..calls.resolution import prepare_oracle
 from ..compile.public_call import public_call
@@ -242,10 +242,13 @@ def _log_prob(y: Parts | Tensor, omega: Regularizer, problem: Problem) -> Tensor
     samples = _sample_shape(y, problem)
     copies = problem.repeat(samples) if samples else problem
     target = gold_structures(copies, y, "y")
-    with problem.plain_modes():
-        if isinstance(copies.oracle, HypergraphProgram):
+    walks = isinstance(copies.oracle, HypergraphProgram)
+    if _takes_gibbs_kernels(problem.theta, omega) and checks_every_structure(copies.oracle):
+        walks = False
+    with problem.plain_modes(defers_checks=not walks):
+        if walks:
             with torch.no_grad():  # also checks that y is a structure
-                log_probs = copies.oracle.log_prob(copies.theta, target, omega)
+                log_probs = cast(HypergraphProgram, copies.oracle).log_prob(copies.theta, target, omega)
             # The probabilities of a walk underflow at improbable structures; the Gibbs formula below does not.
             if not _is_differentiable(copies.theta, omega) and not (
                 omega.alpha == 1 and bool(log_probs.isneginf().any())
@@ -274,7 +277,12 @@ def _is_differentiable(theta: Parts, omega: Regularizer) -> bool:
 
 def _takes_gibbs_formula(theta: Parts, omega: Regularizer) -> bool:
     """Whether the entropy is log Z − ⟨θ, μ⟩: where it is differentiable, and on a GPU, where kernels compute it."""
-    return _is_differentiable(theta, omega) or (omega.alpha == 1 and triton_alpha(theta, omega) is not None)
+    return _is_differentiable(theta, omega) or _takes_gibbs_kernels(theta, omega)
+
+
+def _takes_gibbs_kernels(theta: Parts, omega: Regularizer) -> bool:
+    """Whether kernels compute log Z of the distribution on a GPU."""
+    return omega.alpha == 1 and triton_alpha(theta, omega) is not None
 
 
 def _walk_message(query: str) -> str:

@@ -83,23 +83,84 @@ def test_samples_take_one_copy_from_the_device(case: str) -> None:
     assert count.synchronisations == 1, count.report()
 
 
-@pytest.mark.parametrize("case", ["matching", "matching of edges", "path", "flow", "transportation"])
-def test_other_calls_wait_for_each_copy_alone(case: str) -> None:
-    theta = CASES[case][0]
-    oracle = _oracle(case)
-    gold = si.relax(theta, oracle, "map")
+_EVEN, _TERMINALS = {"lengths": torch.tensor([4, 2])}, {"terminals": torch.tensor([[0, 3], [3, 0]])}
+_CPU_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
+    **{case: (_oracle(case), {}) for case in ("matching", "matching of edges", "path", "flow", "transportation")},
+    "matching with lengths": (si.get_oracle("matching"), _EVEN),
+    "path with terminals": (si.get_oracle("path", graph=_EDGES, directed=False), _TERMINALS),
+}
+"""Oracles of the CPU, and instance data."""
+
+
+@pytest.mark.parametrize("case", _CPU_CALLS)
+def test_losses_read_gold_structures_with_the_scores(case: str) -> None:
+    theta, (oracle, data) = CASES[case.partition(" with")[0]][0], _CPU_CALLS[case]
+    gold = si.relax(theta, oracle, "map", **data)
     loss = si.FenchelYoungLoss(oracle, "map")
-    expected = loss(0.5 * theta, gold)
+    expected = loss(0.5 * theta, gold, **data)
+    given = {name: on_device(value) for name, value in data.items()}
     with LaunchCounter() as count:
-        si.infer(on_device(theta), oracle, "map")
+        si.infer(on_device(theta), oracle, "map", **given)
     assert count.synchronisations == 1, count.report()
     arguments = on_device((0.5 * theta, gold))
     with LaunchCounter() as count:
-        found = loss(*arguments)
+        found = loss(*arguments, **given)
     with LaunchCounter():
         torch.testing.assert_close(found.cpu(), expected)
-    # The gold structures and the scores are copied, and a last read checks the scores of the gold structures.
-    assert count.synchronisations <= 4, count.report()
+    # One copy reads scores, data and gold structures, and a last read checks that no loss is negative.
+    assert count.synchronisations <= 2, count.report()
+
+
+_KNAPSACKS = {"weights": torch.tensor([[1, 2, 3, 2], [2, 1, 3, 1]]), "capacity": torch.tensor([4, 5])}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "data"),
+    [
+        ("matching", {}, {"lengths": torch.tensor([4, 3])}),
+        ("matching", {}, {"lengths": torch.tensor([3, 5])}),
+        ("path", {"graph": _EDGES}, {"terminals": torch.tensor([[0, 3], [0, 4]])}),
+        ("knapsack", {}, _KNAPSACKS | {"weights": torch.tensor([[1, 2, 3, 2], [2, -1, 3, 1]])}),
+        ("knapsack", {}, {"weights": _KNAPSACKS["weights"]}),
+        ("knapsack", {}, _KNAPSACKS | {"capacity": torch.tensor([4.0, 5.5])}),
+    ],
+)
+def test_wrong_data_are_reported_as_on_the_cpu(name: str, options: dict[str, Any], data: dict[str, Any]) -> None:
+    theta = {"matching": _SQUARE, "path": _COSTS, "knapsack": _SQUARE[:, 0]}[name]
+    oracle, gold = si.get_oracle(name, **options), torch.zeros_like(theta)
+    given = {key: on_device(value) for key, value in data.items()}
+    for scores in (theta, theta * math.nan):
+        for call in (
+            lambda t, y, **d: si.relax(t, oracle, "map", **d),
+            lambda t, y, **d: si.topk(t, oracle, 2, **d),
+            lambda t, y, **d: si.FenchelYoungLoss(oracle, "map")(t, y, **d),
+        ):
+            with pytest.raises(si.InvalidInputError) as expected:
+                call(scores, gold, **data)
+            with LaunchCounter(), pytest.raises(si.InvalidInputError) as found:
+                call(on_device(scores), on_device(gold), **given)
+            assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("case", [*_CPU_CALLS, "knapsack with data"])
+@pytest.mark.parametrize("wrong", ["gold", "fractions", "scores", "both"])
+def test_wrong_gold_structures_are_reported_as_on_the_cpu(case: str, wrong: str) -> None:
+    oracle, data = _CPU_CALLS.get(case, (si.get_oracle("knapsack"), _KNAPSACKS))
+    theta = CASES[case.partition(" with")[0]][0]
+    gold = si.relax(theta, oracle, "map", **data)
+    if wrong in ("gold", "both"):
+        gold[1] = 7 * gold[1] if case in ("flow", "transportation") else case != "matching with lengths"
+    elif wrong == "fractions":
+        gold[1] = gold[1] + 0.5
+    if wrong in ("scores", "both"):
+        theta = theta * math.nan
+    given = {name: on_device(value) for name, value in data.items()}
+    loss = si.FenchelYoungLoss(oracle, "map")
+    with pytest.raises(si.StructinfError) as expected:
+        loss(theta, gold, **data)
+    with LaunchCounter(), pytest.raises(type(expected.value)) as found:
+        loss(on_device(theta), on_device(gold), **given)
+    assert str(found.value) == str(expected.value)
 
 
 def _infeasible(case: str) -> Any:

@@ -87,9 +87,9 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
 def calls_of(case: str) -> dict[str, Callable[[], Any]]:
     """Return calls for scores and instance data on the device.
 
-    The calls are ``map``, with and without ``infer``, ``log_partition``, ``entropy``, ``sparsemap``, ``samples``,
-    ``k best``, and ``marginals`` and losses with and without the backward pass. The gold structures of losses are given
-    as parts, or as labels.
+    The calls are ``map``, with and without ``infer``, ``log_partition``, ``entropy``, ``log_prob``, ``sparsemap``,
+    ``samples``, ``k best``, and ``marginals`` and losses with and without the backward pass. The gold structures of
+    losses are given as parts, or as labels.
 
     Parameters
     ----------
@@ -119,6 +119,7 @@ def calls_of(case: str) -> dict[str, Callable[[], Any]]:
         "k best": lambda: si.topk(fixed, oracle, 3, **data),
         "entropy": lambda: si.entropy(fixed, oracle, **data),
         "marginals and backward": backward,
+        "log_prob": lambda: si.log_prob(fixed, gold, oracle, **data),
         "loss": lambda: loss(fixed, gold, **data),
         "loss and backward": lambda: loss(leaves, gold, **data).backward(),
         "loss of labels and backward": lambda: loss(leaves, labels, **data).backward(),

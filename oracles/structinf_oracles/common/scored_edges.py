@@ -74,7 +74,8 @@ class ScoredEdges(Oracle):
 
     def _of_instances(self, table: np.ndarray, device: torch.device) -> Tensor:
         """Return the rows of the instances from a table with a row for each graph."""
-        return torch.tensor(table, device=device)[self.bound["graph_index"].to(device)]
+        on_cpu = torch.tensor(table, device="cpu")
+        return on_cpu.to(device, non_blocking=True)[self.bound["graph_index"].to(device)]
 
     @property
     def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

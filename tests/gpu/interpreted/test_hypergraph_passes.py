@@ -233,3 +233,28 @@ def test_lengths() -> None:
     mask = oracle.bind(lengths=torch.tensor([0, 2])).valid_parts(theta)
     assert torch.equal(mask, torch.arange(3) < torch.tensor([[0], [2]]))
     assert map_parts(lambda t: t.shape, oracle.bind(lengths=torch.zeros(0).long()).argmax(theta[:0])) == (0, 3)
+
+
+@pytest.mark.parametrize("name", ["chain", "projective_tree", pytest.param("dtw", marks=pytest.mark.full)])
+def test_log_probabilities(name: str) -> None:
+    example = min((e for e in PROGRAMS if e.name == name and e.parts > 1), key=lambda e: e.parts)
+    oracle, theta = example.oracle(), map_parts(lambda t: t.double(), example.draw(2, torch.float64))
+    structures = si.sample(theta, oracle, 3, generator=torch.Generator().manual_seed(0))
+    leaves = map_parts(lambda t: t.clone().requires_grad_(), theta)
+
+    def compute() -> list[Tensor]:
+        value = si.log_prob(leaves, structures, oracle, temperature=0.5)
+        return [value, *torch.autograd.grad(value.square().sum(), as_tuple(leaves))]
+
+    found = [*compute(), si.log_prob(theta, structures, oracle, temperature=0.5)]
+    with compiled_loops():
+        expected = [*compute(), si.log_prob(theta, structures, oracle, temperature=0.5)]
+    for a, b in zip(found, expected, strict=True):
+        close(a, b, 1e-10)
+    none = map_parts(torch.zeros_like, theta)
+    with pytest.raises(InvalidInputError, match="y is not a structure of"):
+        si.log_prob(theta, none, oracle)
+    forbidden = map_parts(lambda t, y: torch.where(y[0] > 0, -INF, t), theta, structures)
+    forbidden = map_parts(lambda t, s: torch.cat([t[:1], s[1:]]), theta, forbidden)
+    with contextlib.suppress(InfeasibleError):
+        assert si.log_prob(forbidden, map_parts(lambda y: y[0], structures), oracle)[1] == -INF
