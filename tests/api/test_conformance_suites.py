@@ -168,7 +168,8 @@ def test_a_suite_of_more_than_two_seconds_shows_its_progress(monkeypatch, make):
 
 def test_a_long_suite_writes_to_the_standard_error(monkeypatch, capfd):
     check_oracle(Knapsack(6), (4,))
-    assert capfd.readouterr().err == ""
+    # Kernels that compile for long are named.
+    assert all(line.startswith("structinf compiles") for line in capfd.readouterr().err.splitlines())
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     check_oracle(Knapsack(6), (4,))
