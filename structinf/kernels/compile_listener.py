@@ -74,7 +74,11 @@ class _CompileListener(event.Listener):
             is_first = self._noted_until == SECONDS_BEFORE_NOTICE
             self._noted_until = seconds + SECONDS_BETWEEN_NOTICES
             if not is_first:
-                print(f"structinf compiles {_name(self._kernel)}; {seconds:.0f} s in this process so far", file=sys.stderr, flush=True)
+                print(
+                    f"structinf compiles {_name(self._kernel)}; {seconds:.0f} s in this process so far",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 return
             kept = getattr(self._kernel.stats, "cache_path", None)
             where = (
