@@ -34,12 +34,15 @@ class Estimator(nn.Module, abc.ABC):
         The abilities required of the oracle.
     name : str
         The name under which the estimator was registered, for messages.
+    search_terms : tuple of str
+        Other names in the field, such as "reinforce". The error about an unknown name suggests the estimator for them.
     has_state : bool
         Whether the estimator keeps a state between calls. An estimator created by name for each call would lose it.
     """
 
     requires: ClassVar[tuple[type[Oracle], ...]] = ()
     name: ClassVar[str] = ""
+    search_terms: ClassVar[tuple[str, ...]] = ()
     has_state: bool = False
 
     @abc.abstractmethod

@@ -110,6 +110,8 @@ class Exact(_EnumerationEstimator):
     tensor([3.7905])
     """
 
+    search_terms = ("enumerate", "enumeration", "marginalization")
+
     def __init__(self) -> None:
         super().__init__(NEGENTROPY)
 

@@ -65,6 +65,7 @@ class ScoreFunction(Estimator):
     """
 
     requires = (GibbsOracle, Samplable)
+    search_terms = ("reinforce", "policy_gradient", "likelihood_ratio")
 
     def __init__(self, *, samples: int = 10, baseline: str | nn.Module = "leave_one_out") -> None:
         super().__init__()

@@ -104,6 +104,7 @@ class UnorderedSet(Estimator):
     """
 
     requires = (Enumerable,)
+    search_terms = ("sampling_without_replacement", "stochastic_beam_search")
 
     def __init__(self, *, k: int = 4, baseline: str = "set") -> None:
         super().__init__()

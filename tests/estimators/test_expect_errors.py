@@ -92,6 +92,8 @@ def test_wrong_types():
         si.UnknownNameError, match="no estimator is called 'score_functions'; did you mean 'score_function'"
     ):
         si.expect(cost, theta, "categorical", "score_functions")
+    with pytest.raises(si.UnknownNameError, match="no estimator is called 'REINFORCE'; did you mean 'score_function'"):
+        si.expect(cost, theta, "categorical", "REINFORCE")
 
 
 @pytest.mark.parametrize("estimator", si.list_estimators())
