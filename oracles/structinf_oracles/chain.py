@@ -139,11 +139,16 @@ class Chain(ChainLoops):
         expected_shape = (states, states) if _shares_transition(theta) else (steps - 1, states, states)
         if steps < 1 or states < 1 or tuple(transition.shape[1:]) != expected_shape:
             shapes = " and ".join(str(tuple(t.shape[1:])) for t in as_tuple(theta))
+            if not isinstance(theta, tuple):
+                more = "unary scores need a tuple (unary, transition)"
+            elif transition.shape[-1] != states:
+                tags = " x ".join(map(str, transition.shape[-2:]))
+                more = f"unary has S = {states} tags in the last dimension, and transition has {tags}"
+            else:
+                more = _STEPS_SHARED_BY_ALL if _shares_transition(theta) else ""
             raise InvalidInputError(
                 "theta: chain takes unary (T, S) with transition (S, S) or (T - 1, S, S), or edges (T - 1, S, S), "
-                f"with T and S at least 1, got {shapes} after the batch dimension"
-                + (f"; {_STEPS_SHARED_BY_ALL}" if _shares_transition(theta) else "")
-                + ("" if isinstance(theta, tuple) else "; unary scores need a tuple (unary, transition)")
+                f"with T and S at least 1, got {shapes} after the batch dimension" + (f"; {more}" if more else "")
             )
         if "lengths" in self.bound:
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} tokens", has_empty=True)
@@ -191,8 +196,7 @@ class Chain(ChainLoops):
 
     def allowed_parts(self, labels: Tensor, like: Parts) -> Parts:
         steps, states = size_of(like)
-        if labels.ndim != 2 or labels.shape[1] != steps:
-            raise InvalidInputError(f"labels must be tags of shape (B, {steps}), got shape {tuple(labels.shape)}")
+        _check_shape_of_tags(labels, like)
         used = torch.arange(steps, device=labels.device) < self._lengths(like, len(labels)).unsqueeze(1)
         tags = agreeing_choices(labels, used, states, states)
         if isinstance(like, tuple):
@@ -201,8 +205,7 @@ class Chain(ChainLoops):
 
     def encode(self, labels: Tensor, like: Parts) -> Parts:
         steps, states = size_of(like)
-        if labels.ndim != 2 or labels.shape[1] != steps:
-            raise InvalidInputError(f"labels must be tags of shape (B, {steps}), got shape {tuple(labels.shape)}")
+        _check_shape_of_tags(labels, like)
         lengths = self._lengths(like, len(labels)) if "lengths" in self.bound else None
         if not skips_checks(labels):
             wrong = (labels < 0) | (labels >= states)
@@ -277,6 +280,18 @@ class Chain(ChainLoops):
         tags = torch.zeros(states**free, steps, dtype=torch.int64, device="cpu")
         tags[:, :free] = torch.tensor(list(itertools.product(range(states), repeat=free)), device="cpu")
         return tag_indicators(tags, lengths, theta)
+
+
+def _check_shape_of_tags(labels: Tensor, like: Parts) -> None:
+    """Raise InvalidInputError unless ``labels`` (B, T) have a tag for each token of the scores ``like``."""
+    steps, _ = size_of(like)
+    if labels.ndim == 2 and labels.shape[1] == steps:
+        return
+    form = "; edge scores (T - 1, S, S) score T tokens, and unary scores need a tuple (unary, transition)"
+    raise InvalidInputError(
+        f"labels must be tags of shape (B, {steps}), got shape {tuple(labels.shape)}"
+        + ("" if isinstance(like, tuple) else form)
+    )
 
 
 def _reject_tag(labels: Tensor, wrong: Tensor, states: int) -> NoReturn:

@@ -46,9 +46,11 @@ def _check_score_tensor(name: str, t: Any, theta: Any) -> None:
         raise TypeError(f"{name} must be {kind}, got {type(t).__name__}{_conversion(name, t, theta)}")
     if t.dtype not in FLOATING_DTYPES:
         other = ", which has less than 16 bits" if t.is_floating_point() else ""
+        is_integer = not t.is_floating_point() and not t.is_complex()
         raise TypeError(
             f"{name} must be real floating-point scores, got {t.dtype}{other}; "
             "convert them with .float() (.real if complex) first"
+            + (", or pass the scores before the labels if these are labels" if is_integer else "")
         )
     check_dense(name, t)
 

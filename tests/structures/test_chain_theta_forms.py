@@ -172,20 +172,26 @@ def test_event_dimensions_of_each_form():
 
 
 @pytest.mark.parametrize(
-    "shapes",
+    ("shapes", "message"),
     [
-        ((2, 5, 3), (1, 2, 2)),
-        ((2, 5, 3), (1, 3, 2)),
-        ((2, 5, 3), (1, 5, 3, 3)),
-        ((2, 5, 0), (1, 0, 0)),
-        ((2, 0, 3), (1, 3, 3)),
-        ((2, 5, 3, 2),),
+        (((2, 5, 3), (1, 2, 2)), "unary has S = 3 tags in the last dimension, and transition has 2 x 2"),
+        (((2, 5, 3), (1, 3, 2)), "unary has S = 3 tags in the last dimension, and transition has 3 x 2"),
+        (((2, 5, 3), (1, 2, 3)), "per-step transitions"),
+        (((2, 5, 3), (1, 5, 3, 3)), r"\(5, 3, 3\) after the batch dimension$"),
+        (((2, 5, 0), (1, 0, 0)), "per-step transitions"),
+        (((2, 0, 3), (1, 3, 3)), "per-step transitions"),
+        (((2, 5, 3, 2),), r"unary scores need a tuple \(unary, transition\)"),
     ],
 )
-def test_shapes_that_do_not_fit(shapes):
+def test_shapes_that_do_not_fit(shapes, message):
     theta = tuple(torch.zeros(shape) for shape in shapes)
-    with pytest.raises(InvalidInputError, match=r"got \("):
+    with pytest.raises(InvalidInputError, match=r"got \(.*" + message):
         CHAIN.validate(theta if len(theta) > 1 else theta[0])
+
+
+def test_unary_scores_without_transition_as_scores_of_a_loss():
+    with pytest.raises(InvalidInputError, match=r"\(B, 8\), got shape \(1, 7\); edge scores .* need a tuple"):
+        CHAIN.encode(torch.zeros(1, 7, dtype=torch.int64), torch.zeros(1, 7, 5, 5))
 
 
 @pytest.mark.parametrize("lengths", [[4, 0, 3], [4, 1, 5], [4, 1, -2]])
