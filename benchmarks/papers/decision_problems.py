@@ -24,7 +24,7 @@ import structinf as si
 from .decisions import Decisions
 from .training import relax
 
-__all__ = ["PROBLEMS", "Task", "pyepo_module"]
+__all__ = ["PROBLEMS", "Task", "draw_costs", "grid_arcs", "pyepo_module"]
 
 SIDE, ITEMS, CAPACITY, NODES, ASSETS, RISK = 5, 16, 20.0, 8, 20, 2.25
 FEATURES, DEGREE, NOISE = 5, 4, 0.5
@@ -112,25 +112,27 @@ def grid_arcs(side: int) -> list[tuple[int, int]]:
     return arcs
 
 
-def _polynomial(random: np.random.RandomState, count: int, parts: int, factor: float) -> tuple[np.ndarray, np.ndarray]:
-    """Draw features x and values factor · ((B x / √p + 3)^deg + 1) / 3.5^deg times a uniform factor."""
+def _polynomial(
+    random: np.random.RandomState, count: int, parts: int, factor: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw features x, values factor · ((B x / √p + 3)^deg + 1) / 3.5^deg, and these times a uniform factor."""
     mixing = random.binomial(1, 0.5, (parts, FEATURES))
     features = random.normal(0, 1, (count, FEATURES))
     expected = ((features @ mixing.T / np.sqrt(FEATURES) + 3) ** DEGREE + 1) * factor / 3.5**DEGREE
-    return features, expected * random.uniform(1 - NOISE, 1 + NOISE, (count, parts))
+    return features, expected, expected * random.uniform(1 - NOISE, 1 + NOISE, (count, parts))
 
 
-def draw_costs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return features and costs of the arcs."""
-    features, costs = _polynomial(np.random.RandomState(seed), count, len(grid_arcs(SIDE)), 1.0)
-    return features, costs.astype(np.float32)
+def draw_costs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return features, and costs of the arcs without and with noise."""
+    features, expected, costs = _polynomial(np.random.RandomState(seed), count, len(grid_arcs(SIDE)), 1.0)
+    return features, expected, costs.astype(np.float32)
 
 
 def draw_items(count: int, seed: int, capacities: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the weights (capacities, items) in hundredths, features, and values of the items."""
     random = np.random.RandomState(seed)
     weights = random.choice(range(300, 800), size=(capacities, ITEMS)) / 100
-    features, values = _polynomial(random, count, ITEMS, 5.0)
+    features, _, values = _polynomial(random, count, ITEMS, 5.0)
     return weights, features, np.ceil(values).astype(np.float32)
 
 
@@ -161,11 +163,11 @@ def draw_returns(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def paths(count: int, seed: int) -> Task:
-    drawn = draw_costs(count, seed)
+    features, _, costs = draw_costs(count, seed)
     options = {"grid": (SIDE, SIDE), "noise_width": NOISE, "seed": seed}
-    peer = _peer("shortestpath", drawn, options, "shortestPathModel", (SIDE, SIDE))
+    peer = _peer("shortestpath", (features, costs), options, "shortestPathModel", (SIDE, SIDE))
     oracle = si.get_oracle("dag_path", graph=grid_arcs(SIDE))
-    return _task(oracle, drawn[0], -drawn[1], sign=-1.0, peer=peer)
+    return _task(oracle, features, -costs, sign=-1.0, peer=peer)
 
 
 def knapsacks(count: int, seed: int, capacities: int = 1) -> Task:

@@ -58,6 +58,14 @@ def test_drawn_costs():
     assert torch.equal(data.best, si.relax(data.values, "dag_path", "map", graph=shortest_path.arcs(5)))
 
 
+def test_published_draw():
+    data, expected = shortest_path.published_draw()
+    test = data.take(slice(shortest_path.PUBLISHED_HALF, None))
+    # The regret of the noise-free costs on the test data, from PyEPO's generator and scikit-learn's division.
+    lost = decisions.regret(expected[shortest_path.PUBLISHED_HALF :], test, shortest_path.PATH)
+    assert lost == pytest.approx(5.8503, abs=1e-4)
+
+
 def test_regret_of_a_decision():
     oracle = si.get_oracle("subset", k=1)
     values = torch.tensor([[-3.0, -1.0], [-2.0, -4.0]])
@@ -121,13 +129,14 @@ def test_shortest_paths_of_predicted_costs(tmp_path):
     (rows,) = tables(tmp_path / "path.md")
     found = {row[0]: number(row[1]) for row in rows if row[1]}
     assert set(found) == {*shortest_path.every_loss(), "noise-free costs"}
-    assert {row[0] for row in rows if row[2]} == set(shortest_path.PUBLISHED)
+    assert {row[0] for row in rows if row[3]} == set(shortest_path.PUBLISHED)
     assert all(found["noise-free costs"] < regret < 20 for name, regret in found.items() if name != "noise-free costs")
 
 
 def test_data_of_pyepo():
-    features, costs = decision_problems.draw_costs(300, 0)
+    features, expected, costs = decision_problems.draw_costs(300, 0)
     assert (features.shape, costs.shape, costs.dtype) == ((300, 5), (300, 40), np.float32)
+    assert ((costs >= 0.499 * expected) & (costs <= 1.501 * expected)).all()
     assert len(set(decision_problems.grid_arcs(5))) == 40
     weights, features, values = decision_problems.draw_items(300, 0, 2)
     assert (weights.shape, features.shape, values.shape) == ((2, 16), (300, 5), (300, 16))
