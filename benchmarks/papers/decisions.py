@@ -103,6 +103,7 @@ class Training:
     epochs: int
     batch: int
     rate: float
+    fused: bool = False
 
 
 def train(
@@ -136,5 +137,6 @@ def train(
         description=description,
         decay=False,
         clip=torch.inf,
+        fused=training_options.fused,
     )
     return model.eval(), result

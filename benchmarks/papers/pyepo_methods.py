@@ -37,7 +37,7 @@ TUNED = {"perturbed Fenchel-Young": "σ", "blackbox": "λ / B", "I-MLE": "λ / B
 """The losses with a scale, in units of the standard deviation of the values; B is the size of a batch."""
 
 
-TRAINING = Training(epochs=10, batch=10, rate=3e-2)
+TRAINING = Training(epochs=10, batch=10, rate=3e-2, fused=True)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ class Sizes:
 def sizes(quick: bool) -> Sizes:
     if not quick:
         return Sizes()
-    return Sizes(train=20, validation=10, test=20, training=Training(epochs=2, batch=10, rate=0.1), scales=(0.3, 1.0))
+    return Sizes(
+        train=20, validation=10, test=20, training=Training(epochs=2, batch=10, rate=0.1, fused=True), scales=(0.3, 1.0)
+    )
 
 
 class Counted(Wrapper):
