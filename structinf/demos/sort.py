@@ -242,9 +242,15 @@ def run(methods: Sequence[str], *, epochs: int = 3, seed: int = 0, out: Path = P
         if method is chosen[0]:
             out.mkdir(parents=True, exist_ok=True)
             draw_picture(model, test_sets, out / PICTURE)
+    kinds = {
+        "loss": "NAME-loss is the Fenchel-Young loss of the relaxation NAME",
+        "layer": "NAME-layer is the squared error of a layer with the relaxation NAME",
+    }
+    shown = [text for suffix, text in kinds.items() if any(m.name.endswith(f"-{suffix}") for m in chosen)]
     print(
-        "\ntrained by: NAME-loss is the Fenchel-Young loss of a relaxation, NAME-layer the squared error of a layer\n"
+        f"\ntrained by: {'; '.join(shown)}\n"
         "images, sets: share of the test images, and of whole test sets, with correct ranks\n"
-        "support: mean number of different orders with weight above 0 for a test set\n\n"
+        "support: mean number of different orders with weight above 0 for a test set\n"
+        "seconds: training, with the compilation of kernels that are used for the first time\n\n"
         f"picture: {(out / PICTURE).resolve()}"
     )
