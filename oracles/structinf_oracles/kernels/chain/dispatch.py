@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from structinf.kernels import parallel_rows, to_numpy, zeros
+from structinf.kernels.arrays import is_small
 from structinf.kernels.simd.vector import LANES
 
 from . import log_domain, sampling, scaled, scaled_hessian, two_states
@@ -50,8 +51,8 @@ def value_and_mean(
     """
     dtype, (unary, transition) = unary.dtype, _exact(alpha, unary, transition)
     is_summed = weight is not None and len(transition) == 1
-    factors = unary.new_ones(len(lengths)) if weight is None else weight.to(unary)
-    u, a, n, w = to_numpy(unary, transition, lengths, factors)
+    u, a, n, *given = to_numpy(unary, transition, lengths, *([] if weight is None else [weight.to(unary)]))
+    w = given[0] if given else np.ones(len(n), u.dtype)
     values, remaining, work = np.empty(len(n)), np.arange(len(n)), _count_edges(u, a, n)
     nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), None
     if _has_two_states(u, a, alpha):
@@ -65,7 +66,7 @@ def value_and_mean(
         left, right = np.empty(nodes.shape, u.dtype), np.empty(nodes.shape, u.dtype)
         arrays = u, factor, top, reserve, n, w, values, left, right, nodes.numpy()
         parallel_rows(scaled.marginals, len(n), *arrays, work=2 * work)
-        edges = _outer_products(left, right, is_summed).mul_(torch.from_numpy(factor)).unsqueeze(1)
+        edges = _outer_products(left, right, factor, is_summed)
         remaining = np.flatnonzero(np.isnan(values))
     if edges is None or len(remaining):
         groups = min(torch.get_num_threads(), len(remaining)) if is_summed else len(remaining)
@@ -75,7 +76,9 @@ def value_and_mean(
         results = results.sum(0, keepdim=True) if is_summed else results
         edges = results if edges is None else edges.add_(results)
     nodes = nodes.sum(0, keepdim=True) if weight is not None and len(u) == 1 else nodes
-    return torch.from_numpy(values), nodes.to(dtype), edges.to(dtype)
+    if unary.dtype is not dtype:
+        nodes, edges = nodes.to(dtype), edges.to(dtype)
+    return torch.from_numpy(values), nodes, edges
 
 
 def hessian_product(
@@ -151,9 +154,14 @@ def _scaling_factors(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return factor, top, reserve
 
 
-def _outer_products(left: np.ndarray, right: np.ndarray, is_summed: bool) -> Tensor:
-    """Return Σ_t α_t r_tᵀ, (B, S, S), or (1, S, S) if summed over the batch."""
+def _outer_products(left: np.ndarray, right: np.ndarray, factor: np.ndarray, is_summed: bool) -> Tensor:
+    """Return F ∘ Σ_t α_t r_tᵀ, (B, 1, S, S), or (1, 1, S, S) if summed over the batch."""
     a, r = torch.from_numpy(left), torch.from_numpy(right)
     if is_summed:
-        return (a.flatten(0, 1).T @ r.flatten(0, 1)).unsqueeze(0)
-    return torch.bmm(a.transpose(1, 2), r)
+        products = (a.flatten(0, 1).T @ r.flatten(0, 1)).unsqueeze(0)
+    elif is_small(a):
+        products = np.matmul(left.transpose(0, 2, 1), right)
+        return torch.from_numpy(np.multiply(products, factor, out=products)[:, None])
+    else:
+        products = torch.bmm(a.transpose(1, 2), r)
+    return products.mul_(torch.from_numpy(factor)).unsqueeze(1)
