@@ -18,6 +18,7 @@ from numba.core.compiler_lock import global_compiler_lock  # noqa: E402
 from numba.core.registry import CPUDispatcher  # noqa: E402
 from numba.core.types import IntegerLiteral  # noqa: E402
 
+from . import array_functions  # noqa: E402, F401
 from .compile_cache import CompileCache  # noqa: E402
 from .compile_listener import watch  # noqa: E402
 from .compile_pipeline import HelperCompiler, InlinedCompiler, KernelCompiler, WideKernelCompiler  # noqa: E402
