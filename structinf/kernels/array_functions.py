@@ -1,8 +1,8 @@
 """Import of numba's functions of arrays, which each first call needs, without scipy.linalg.
 
-numba asks at import whether scipy provides BLAS, and imports scipy.linalg for this check. The import takes 0.2 s, half
-of a first call with cached kernels. scipy is always installed, and kernels do not use BLAS. If a user's function
-multiplies matrices, numba imports scipy.linalg when it compiles the function. Importing this module imports numba.
+numba asks at import whether scipy provides BLAS, and imports scipy.linalg for this check. The import takes a fifth of a
+first call with cached kernels. scipy is always installed, and kernels do not use BLAS. If a user's function multiplies
+matrices, numba imports scipy.linalg when it compiles the function. Importing this module imports numba.
 """
 
 from __future__ import annotations

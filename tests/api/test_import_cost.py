@@ -77,3 +77,21 @@ def test_no_public_name_hides_a_submodule():
     for module in pkgutil.iter_modules(structinf.__path__):
         attribute = getattr(structinf, module.name, None)
         assert attribute is None or isinstance(attribute, ModuleType), module.name
+
+
+# numba multiplies matrices by BLAS, which it takes from scipy.linalg.
+PRODUCTS = """
+import sys
+import numpy, structinf, torch
+structinf.relax(torch.zeros(1, 4), "subset", "map", k=2)
+assert "numba" in sys.modules and "scipy.linalg" not in sys.modules
+import numba
+product = numba.njit(lambda a, b: a @ b)
+a = numpy.arange(6.0).reshape(2, 3)
+assert (product(a, a.T.copy()) == a @ a.T).all()
+"""
+
+
+def test_kernels_do_not_import_scipy_linalg_and_functions_of_users_still_can():
+    done = subprocess.run([sys.executable, "-c", PRODUCTS], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
